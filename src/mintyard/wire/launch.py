@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class Launch(msgspec.Struct, frozen=True, omit_defaults=True):
+class Launch(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """Exactly one of `argv` (executed as it is) and `script` (a file with a `#!` line, or run by /bin/sh) is given.
 
     `stdout` and `stderr` are file names relative to the working folder with sbatch's patterns (%j job, %A array job,
