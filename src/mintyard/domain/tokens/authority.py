@@ -73,7 +73,8 @@ class Authority(msgspec.Struct, frozen=True, array_like=True):
 
     `account` is the account that pays. `blocks` runs from the root block to the last. `expires_at` and `not_before` are
     instants in ns. `clusters`, `models` and `jobs` are allow-lists, None allows any. `parents` are block ids outside the
-    chain whose revocation ends this token as well (a job's token names the tokens it stems from).
+    chain whose revocation ends this token as well (a job's token names the tokens it stems from). `key` is the id of the
+    root key, `issued_at` the instant of issue in ns: revoking an account ends what was issued to it before.
     """
 
     account: str
@@ -87,6 +88,7 @@ class Authority(msgspec.Struct, frozen=True, array_like=True):
     jobs: tuple[int, ...] | None = None
     parents: tuple[str, ...] = ()
     key: str = ""
+    issued_at: int = 0
 
     @property
     def root(self) -> str:
