@@ -459,6 +459,30 @@ class Fenced(Conflict):
     remedy = "Another process leads; this one must recover from the store."
 
 
+class JournalGap(Conflict):
+    code = "journal_gap"
+    message = "The journal's next record is {expected}, not {given}."
+    remedy = "Read the head again and continue from there."
+
+
+class StoreCorrupt(Broken):
+    code = "store_corrupt"
+    message = "The store {store} is damaged: {why}."
+    remedy = "Stop the hub, keep a copy of the store, and restore it from a backup."
+
+
+class StoreForeign(Broken):
+    code = "store_foreign"
+    message = "{store} is not a mintyard store: {why}."
+    remedy = "Name another place for the store; nothing was changed there."
+
+
+class StoreTooNew(Broken):
+    code = "store_too_new"
+    message = "The store {store} has schema {found}; this version knows up to {known}."
+    remedy = "Update mintyard on this machine."
+
+
 class VerificationFailed(Broken):
     code = "verification_failed"
     exit_status = Exit.VERIFICATION

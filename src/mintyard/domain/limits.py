@@ -54,3 +54,14 @@ DEFAULT_HOLD_LIFE_MS: Final = 3_600_000
 MAX_PRICE_BOOKS: Final = 1_000
 MAX_RATE_NANO: Final = 10**15
 CACHED_TOKEN_LIFE_S: Final = 300
+MAX_RECORD_BYTES: Final = 64 * 1_024 * 1_024
+"""Body of one journal record."""
+MAX_APPEND_BYTES: Final = 256 * 1_024 * 1_024
+MAX_RECORDS_PER_APPEND: Final = 65_536
+MAX_READ_BYTES: Final = 64 * 1_024 * 1_024
+"""A read of the journal ends with the record that passes this, whatever its limit in records."""
+MAX_SEGMENT_BYTES: Final = 32 * 1_024 * 1_024
+MAX_SEGMENT_RECORDS: Final = 65_536
+MAX_SNAPSHOT_BYTES: Final = 512 * 1_024 * 1_024
+SNAPSHOTS_KEPT: Final = 3
+MAX_LEASE_LIFE_MS: Final = 3_600_000
