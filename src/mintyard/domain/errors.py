@@ -282,6 +282,52 @@ class TokenUnregistered(Refused):
     remedy = "Mint a token with this hub."
 
 
+class TokenKeyDead(Refused):
+    code = "token_key_dead"
+    status = 401
+    exit_status = Exit.TOKEN
+    message = "The token was signed with key {key}, which was withdrawn."
+    remedy = "Mint a new token: every token of that key has ended."
+
+
+class TokenSealed(Refused):
+    code = "token_sealed"
+    status = 422
+    exit_status = Exit.TOKEN
+    message = "The token is sealed: it can be used, not narrowed."
+    remedy = "Narrow the token that it was sealed from."
+
+
+class KeySetMissing(Refused):
+    code = "key_set_missing"
+    status = 400
+    exit_status = Exit.TOKEN
+    message = "No key set is kept beside the token, so it can't be checked here."
+    remedy = "Set MINTYARD_KEYS, or log in again: the hub hands out its public keys."
+
+
+class KeySetInvalid(Refused):
+    code = "key_set_invalid"
+    status = 400
+    exit_status = Exit.TOKEN
+    message = "The key set can't be read: {why}."
+    remedy = "Fetch the hub's key set again."
+
+
+class KeySetOutdated(Conflict):
+    code = "key_set_outdated"
+    message = "Key set {offered} is older than key set {held}, which is in use."
+    remedy = "Fetch the hub's key set again; an old one would bring withdrawn keys back."
+
+
+class CredentialsDamaged(Refused):
+    code = "credentials_damaged"
+    status = 400
+    exit_status = Exit.TOKEN
+    message = "{path} can't be read: {why}."
+    remedy = "Move it away and log in again."
+
+
 class TokenWrongAudience(Refused):
     code = "token_wrong_audience"
     status = 403
@@ -488,6 +534,18 @@ class VerificationFailed(Broken):
     exit_status = Exit.VERIFICATION
     message = "The journal does not verify at record {seq}: {why}."
     remedy = "Restore the journal from a backup taken before record {seq}; don't start the hub on it."
+
+
+class KeyRingDamaged(Broken):
+    code = "key_ring_damaged"
+    message = "The key ring {path} can't be read: {why}."
+    remedy = "Restore it from a backup; without it a new ring is made and every token ends."
+
+
+class KeyRingExposed(Broken):
+    code = "key_ring_exposed"
+    message = "Others on this machine can reach the signing keys in {path} (mode {mode})."
+    remedy = "Close it with `chmod go= {path}`, then withdraw the keys: they may have been read."
 
 
 class IllegalTransition(Broken):
