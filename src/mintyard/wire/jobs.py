@@ -150,6 +150,12 @@ def to_requests(jobs: Sequence[Job]) -> list[core.JobRequest]:
         raise InvalidSpec(field="jobs", why="is empty; give at least one job")
     if len(jobs) > limits.MAX_JOBS_PER_COMMAND:
         raise TooLarge(what="The number of jobs", size=len(jobs), limit=limits.MAX_JOBS_PER_COMMAND)
+    check_refs(jobs)
+    return [to_request(job) for job in jobs]
+
+
+def check_refs(jobs: Sequence[Job]) -> None:
+    """Each `ref` names one job, each edge an existing one; else `InvalidSpec` with the closest name."""
     refs: set[str] = set()
     for job in jobs:
         if job.ref in refs:
@@ -161,7 +167,6 @@ def to_requests(jobs: Sequence[Job]) -> list[core.JobRequest]:
             if edge.ref and edge.ref not in refs:
                 why = f"no job of this request is called {edge.ref!r}{closest(edge.ref, refs)}"
                 raise InvalidSpec(field="dependencies", why=why)
-    return [to_request(job) for job in jobs]
 
 
 def to_request(job: Job) -> core.JobRequest:
@@ -172,7 +177,9 @@ def to_request(job: Job) -> core.JobRequest:
     for field, (lowest, highest) in BOUNDS.items():
         value = getattr(job, field)
         if type(value) is not int or not lowest <= value <= highest:
-            raise InvalidSpec(field=field, why=f"is {str(value)[:40]}, allowed are whole numbers from {lowest} to {highest}")
+            raise InvalidSpec(
+                field=field, why=f"is {str(value)[:40]}, allowed are whole numbers from {lowest} to {highest}"
+            )
     _check_gpus(job)
     if job.ref:
         check_name("ref", job.ref)
@@ -183,7 +190,10 @@ def to_request(job: Job) -> core.JobRequest:
         memory_mib=job.memory_mib,
         gpus=job.gpus,
         gpu_milli=job.gpu_milli,
-        gpu_models=tuple(check_name("GPU model", model) for model in _strings("gpu_models", job.gpu_models, limits.MAX_GPU_MODELS_PER_JOB)),
+        gpu_models=tuple(
+            check_name("GPU model", model)
+            for model in _strings("gpu_models", job.gpu_models, limits.MAX_GPU_MODELS_PER_JOB)
+        ),
         labels=_labels(job.labels),
         members=job.members,
         storage_mb=job.storage_mb,
@@ -219,7 +229,9 @@ def parse_instant(text: str, field: str) -> int:
         try:
             moment = datetime.fromisoformat(text)
         except ValueError:
-            raise InvalidSpec(field=field, why=f"{text[:64]!r} is no RFC 3339 instant such as 2030-01-31T12:00:00Z") from None
+            raise InvalidSpec(
+                field=field, why=f"{text[:64]!r} is no RFC 3339 instant such as 2030-01-31T12:00:00Z"
+            ) from None
         if moment.tzinfo is None:
             raise InvalidSpec(field=field, why=f"{text[:64]!r} has no time zone; end it with Z or +01:00")
         instant = (moment - _EPOCH) // timedelta(microseconds=1) * 1_000
@@ -247,7 +259,11 @@ def _strings(field: str, values: Sequence[str], most: int) -> tuple[str, ...]:
 def _labels(labels: Sequence[str]) -> tuple[str, ...]:
     for label in _strings("labels", labels, limits.MAX_LABELS_PER_JOB):
         if len(label) > limits.MAX_NAME_CHARS or not _LABEL.fullmatch(label):
-            raise InvalidName(what="label", name=label[: limits.MAX_NAME_CHARS], why="use letters, digits and . _ : / @ + = -")
+            raise InvalidName(
+                what="label",
+                name=label[: limits.MAX_NAME_CHARS],
+                why="use letters, digits and . _ : / @ + = -",
+            )
     return tuple(labels)
 
 
@@ -256,7 +272,9 @@ def _files(field: str, names: Sequence[str]) -> tuple[str, ...]:
     files: dict[str, None] = {}
     for name in _strings(field, names, limits.MAX_FILES_PER_JOB):
         if not _is_path(name) or name.endswith("/"):
-            raise InvalidSpec(field=field, why=f"{name[:64]!r} is no file name of 1 to {MAX_PATH_CHARS} characters")
+            raise InvalidSpec(
+                field=field, why=f"{name[:64]!r} is no file name of 1 to {MAX_PATH_CHARS} characters"
+            )
         files[posixpath.normpath(name)] = None
     return tuple(files)
 
@@ -270,13 +288,17 @@ def _array(array: Array) -> core.Array:
     if any(type(index) is not int or not 0 <= index <= MAX_ARRAY_INDEX for index in indices):
         raise InvalidSpec(field="array.indices", why=f"allowed are whole numbers from 0 to {MAX_ARRAY_INDEX}")
     if type(array.throttle) is not int or not 0 <= array.throttle <= limits.MAX_ARRAY_TASKS:
-        raise InvalidSpec(field="array.throttle", why=f"is {array.throttle}, allowed are 0 to {limits.MAX_ARRAY_TASKS}")
+        raise InvalidSpec(
+            field="array.throttle", why=f"is {array.throttle}, allowed are 0 to {limits.MAX_ARRAY_TASKS}"
+        )
     return core.Array(tuple(indices), array.throttle)
 
 
 def _dependencies(edges: Sequence[Dependency]) -> tuple[core.Dependency, ...]:
     if len(edges) > limits.MAX_DEPENDENCIES_PER_JOB:
-        raise TooLarge(what="The number of dependencies", size=len(edges), limit=limits.MAX_DEPENDENCIES_PER_JOB)
+        raise TooLarge(
+            what="The number of dependencies", size=len(edges), limit=limits.MAX_DEPENDENCIES_PER_JOB
+        )
     for edge in edges:
         if bool(edge.ref) == bool(edge.job):
             raise InvalidSpec(field="dependencies", why="each needs exactly one of job and ref")
@@ -293,22 +315,36 @@ def _payload(launch: Launch) -> bytes:
         raise InvalidSpec(field="launch.arguments", why="belong to a script; with argv put them there")
     if launch.argv and not launch.argv[0]:
         raise InvalidSpec(field="launch.argv", why="starts with an empty word; name the program first")
-    for field, words in (("argv", launch.argv), ("arguments", launch.arguments), ("script", (launch.script,))):
+    for field, words in (
+        ("argv", launch.argv),
+        ("arguments", launch.arguments),
+        ("script", (launch.script,)),
+    ):
         if len(words) > MAX_ARGUMENTS:
-            raise TooLarge(what=f"The number of words in launch.{field}", size=len(words), limit=MAX_ARGUMENTS)
+            raise TooLarge(
+                what=f"The number of words in launch.{field}", size=len(words), limit=MAX_ARGUMENTS
+            )
         for word in words:
             _check_text(f"launch.{field}", word)
     for name, value in launch.env.items():
         if len(name) > limits.MAX_NAME_CHARS or not _VARIABLE.fullmatch(name):
-            raise InvalidName(what="variable", name=name[: limits.MAX_NAME_CHARS], why="use letters, digits and _, no digit first")
+            raise InvalidName(
+                what="variable",
+                name=name[: limits.MAX_NAME_CHARS],
+                why="use letters, digits and _, no digit first",
+            )
         _check_text(f"launch.env.{name}", value)
     for field, path in (("workdir", launch.workdir), ("stdout", launch.stdout), ("stderr", launch.stderr)):
         if path and not _is_path(path):
-            raise InvalidSpec(field=f"launch.{field}", why=f"{path[:64]!r} is no path of 1 to {MAX_PATH_CHARS} characters")
+            raise InvalidSpec(
+                field=f"launch.{field}", why=f"{path[:64]!r} is no path of 1 to {MAX_PATH_CHARS} characters"
+            )
     for field, path in (("stdout", launch.stdout), ("stderr", launch.stderr)):
         for letter in _LOG_FIELD.findall(path):
             if letter not in set("jAaxN%"):
-                raise InvalidSpec(field=f"launch.{field}", why=f"%{letter} is unknown; allowed are %j %A %a %x %N %%")
+                raise InvalidSpec(
+                    field=f"launch.{field}", why=f"%{letter} is unknown; allowed are %j %A %a %x %N %%"
+                )
     payload = encode_launch(launch)
     if len(payload) > limits.MAX_PAYLOAD_BYTES:
         raise TooLarge(what="The launch in bytes", size=len(payload), limit=limits.MAX_PAYLOAD_BYTES)

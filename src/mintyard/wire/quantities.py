@@ -77,9 +77,19 @@ def parse_duration(
         else:
             total = Decimal(first * bare_ms)
     else:
-        refuse(field, text, "write 30m, 1h30m, 90 (minutes), 00:30:00 or 2-12:00:00" if bare_ms == MS_PER_MINUTE else "write 30s, 5m or 00:00:30")
+        refuse(
+            field,
+            text,
+            "write 30m, 1h30m, 90 (minutes), 00:30:00 or 2-12:00:00"
+            if bare_ms == MS_PER_MINUTE
+            else "write 30s, 5m or 00:00:30",
+        )
     if total != int(total) or not lowest_ms <= total <= highest_ms:
-        refuse(field, text, f"whole milliseconds from {format_duration(lowest_ms)} to {format_duration(highest_ms)}")
+        refuse(
+            field,
+            text,
+            f"whole milliseconds from {format_duration(lowest_ms)} to {format_duration(highest_ms)}",
+        )
     return int(total)
 
 
@@ -130,7 +140,9 @@ def parse_cpus(text: str, field: str = "cpus") -> int:
     if number is None and _DECIMAL.fullmatch(text):
         number = Decimal(text) * 1_000
     if number is None or number != int(number) or not 1 <= number <= limits.MAX_CPUS_MILLI:
-        refuse(field, text, f"write cores such as 2, 0.5 or 500m, from 1m to {limits.MAX_CPUS_MILLI // 1_000}")
+        refuse(
+            field, text, f"write cores such as 2, 0.5 or 500m, from 1m to {limits.MAX_CPUS_MILLI // 1_000}"
+        )
     return int(number)
 
 
@@ -141,7 +153,11 @@ def parse_gpus(text: str, field: str = "gpus", highest: int = limits.MAX_GPUS_PE
     if not _DECIMAL.fullmatch(count):
         models, count = (f"{models}:{count}" if models else count), "1"
     names = tuple(dict.fromkeys(models.split("|"))) if models else ()
-    if any(not name or ":" in name for name in names) or not text or len(names) > limits.MAX_GPU_MODELS_PER_JOB:
+    if (
+        any(not name or ":" in name for name in names)
+        or not text
+        or len(names) > limits.MAX_GPU_MODELS_PER_JOB
+    ):
         refuse(field, text, allowed)
     for name in names:
         check_name("GPU model", name)
@@ -189,7 +205,11 @@ def parse_array(text: str, field: str = "array") -> Array:
             refuse(field, text, allowed)
         first = int(found[1])
         last, step = int(found[2] or first), int(found[3] or 1)
-        if not first <= last <= MAX_ARRAY_INDEX or not step or (last - first) // step >= limits.MAX_ARRAY_TASKS:
+        if (
+            not first <= last <= MAX_ARRAY_INDEX
+            or not step
+            or (last - first) // step >= limits.MAX_ARRAY_TASKS
+        ):
             refuse(field, text, allowed)
         indices.update(range(first, last + 1, step))
         if len(indices) > limits.MAX_ARRAY_TASKS:
@@ -234,4 +254,3 @@ def parse_target(target: str, when: When = When.OK, field: str = "needs") -> Dep
     if "?" in target or not target:
         refuse(field, target, "name jobs by number or ref; alternatives (?) and delays are not supported")
     return Dependency(when=when, ref=check_name("ref", target))
-
