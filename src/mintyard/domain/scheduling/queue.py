@@ -1,0 +1,324 @@
+"""The pending queue: a slab of arrays, one slot a job, and its order at an instant. No cluster, no placement, no clock.
+
+    priority = base x (1 + wait / age scale) x 8 / (8 + times run) / (1 + the tenant's dominant share in use)   (S3)
+
+in fixed point; `wait` counts from the later of submit and begin time, so every job's priority grows without bound and
+nothing starves. Ties: enqueued first, then the lower job number. A slot takes 47 bytes and its place in the map of
+job numbers 4 more. Ageing is a function of `now`, so nothing is stored per tick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from mintyard.domain.errors import InvariantBroken, LimitReached
+from mintyard.domain.limits import MAX_LIVE_JOBS, MAX_PRIORITY
+from mintyard.domain.scheduling import queue_kernel as kernel
+from mintyard.domain.units import NS_PER_MS
+
+DEFAULT_AGE_SCALE_MS: Final = 300_000
+"""After this wait a job weighs twice its base."""
+MAX_TENANT_SHARE_MILLI: Final = 1_000_000
+_RUN_HALF: Final = 8
+_PAGE_BITS: Final = 8
+_COLUMNS: Final[tuple[tuple[str, type[np.generic]], ...]] = (
+    ("jobs", np.int64),
+    ("enqueued", np.int64),
+    ("since", np.int64),
+    ("classes", np.int32),
+    ("tenants", np.int32),
+    ("groups", np.int32),
+    ("bases", np.int16),
+    ("runs", np.uint8),
+    ("flags", np.uint8),
+)
+
+
+class PendingJob(msgspec.Struct, frozen=True, array_like=True):
+    """One job that waits. `group` is the index of its array's throttle, -1 for none; instants in ns."""
+
+    job: int
+    class_id: int
+    tenant: int
+    base: int
+    enqueued_at: int
+    begin_at: int = 0
+    ready: bool = True
+    runs: int = 0
+    group: int = -1
+
+
+class PendingQueue:
+    """Jobs that wait, by number. Not thread-safe."""
+
+    def __init__(self, age_scale_ms: int = DEFAULT_AGE_SCALE_MS) -> None:
+        if age_scale_ms < 1:
+            raise ValueError("age_scale_ms is at least 1")
+        self.age_scale_ms = age_scale_ms
+        self.count = 0
+        """Slots in use or free; every array below is at least this long."""
+        self._size = 0
+        self._capacity = 0
+        self._arrays: dict[str, NDArray[Any]] = {}
+        self._views: dict[str, memoryview] = {}
+        self._free: list[int] = []
+        self._pages: dict[int, NDArray[np.int32]] = {}
+        self._page_sizes: dict[int, int] = {}
+        self._class_counts: dict[int, int] = {}
+        self._run_factors = np.array(
+            [(_RUN_HALF << kernel.RUN_BITS) // (_RUN_HALF + runs) for runs in range(256)], np.int64
+        )
+        self._grow(256)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __contains__(self, job: object) -> bool:
+        return isinstance(job, int) and self._find(job) >= 0
+
+    @property
+    def class_counts(self) -> dict[int, int]:
+        """Jobs waiting per class id; only classes with any."""
+        return self._class_counts
+
+    def add(
+        self,
+        job: int,
+        class_id: int,
+        tenant: int,
+        base: int,
+        enqueued_at: int,
+        begin_at: int = 0,
+        *,
+        ready: bool = True,
+        runs: int = 0,
+        group: int = -1,
+    ) -> None:
+        """Queue a job. `base` is its weight, 1 to `MAX_PRIORITY` (clipped); not `ready` ones (held, dependency) don't start.
+
+        Errors: `InvariantBroken` when it waits already, `LimitReached`.
+        """
+        if self._find(job) >= 0:
+            raise InvariantBroken(why=f"job {job} is queued twice")
+        if self._free:
+            slot = self._free.pop()
+        else:
+            if self.count >= MAX_LIVE_JOBS:
+                raise LimitReached(limit=MAX_LIVE_JOBS, what="waiting jobs")
+            if self.count == self._capacity:
+                self._grow(2 * self._capacity)
+            slot = self.count
+            self.count += 1
+        views = self._views
+        views["jobs"][slot] = job
+        views["enqueued"][slot] = enqueued_at
+        views["since"][slot] = max(enqueued_at, begin_at)
+        views["classes"][slot] = class_id
+        views["tenants"][slot] = tenant
+        views["groups"][slot] = group
+        views["bases"][slot] = min(MAX_PRIORITY, max(1, base))
+        views["runs"][slot] = min(255, runs)
+        views["flags"][slot] = kernel.PRESENT | kernel.READY if ready else kernel.PRESENT
+        self._map(job, slot)
+        self._size += 1
+        self._class_counts[class_id] = self._class_counts.get(class_id, 0) + 1
+
+    def discard(self, job: int) -> bool:
+        """Take a job out; False when it does not wait."""
+        slot = self._find(job)
+        if slot < 0:
+            return False
+        self._views["flags"][slot] = 0
+        self._unmap(job)
+        self._free.append(slot)
+        self._size -= 1
+        if not self._size:
+            self.count = 0
+            self._free.clear()
+        class_id = self._views["classes"][slot]
+        left = self._class_counts[class_id] - 1
+        if left:
+            self._class_counts[class_id] = left
+        else:
+            del self._class_counts[class_id]
+        return True
+
+    def set_ready(self, job: int, ready: bool) -> None:
+        """Hold or release a waiting job. Errors: `InvariantBroken` when it does not wait."""
+        self._views["flags"][self._slot(job)] = kernel.PRESENT | kernel.READY if ready else kernel.PRESENT
+
+    def set_base(self, job: int, base: int) -> None:
+        """Change a waiting job's base weight (clipped as in `add`)."""
+        self._views["bases"][self._slot(job)] = min(MAX_PRIORITY, max(1, base))
+
+    def get(self, job: int) -> PendingJob:
+        """What is stored of a waiting job. Errors: `InvariantBroken` when it does not wait."""
+        return self._read(self._slot(job))
+
+    def priority(self, job: int, now: int, tenant_usage: Sequence[int] | NDArray[np.integer[Any]]) -> int:
+        """Its priority at `now`, by the plain definition: the reference for the kernel."""
+        slot = self._slot(job)
+        views = self._views
+        wait_ms = max(0, now - views["since"][slot]) // NS_PER_MS
+        age = min(kernel.MAX_AGE, (1 << kernel.AGE_BITS) + (wait_ms << kernel.AGE_BITS) // self.age_scale_ms)
+        tenant = views["tenants"][slot]
+        share = (
+            min(MAX_TENANT_SHARE_MILLI, max(0, int(tenant_usage[tenant])))
+            if tenant < len(tenant_usage)
+            else 0
+        )
+        by_tenant = (1_000 << kernel.TENANT_BITS) // (1_000 + share)
+        by_runs = (_RUN_HALF << kernel.RUN_BITS) // (_RUN_HALF + views["runs"][slot])
+        return (views["bases"][slot] * age * by_tenant >> kernel.TENANT_BITS) * by_runs >> kernel.RUN_BITS
+
+    def evaluate(
+        self,
+        now: int,
+        tenant_usage: Sequence[int] | NDArray[np.integer[Any]],
+        most: int,
+        *,
+        wanted: NDArray[np.uint8] | None = None,
+        remaining: NDArray[np.int32] | None = None,
+        patience_ms: int = 0,
+    ) -> NDArray[np.int64]:
+        """The first `most` ready jobs at `now`, int64 `[n, 4]` of (priority, enqueued at, job, slot), best first; exact.
+
+        `tenant_usage` is each tenant's dominant share in use, in 1/1,000 (a tenant beyond its end uses nothing);
+        `wanted` says per class id `SKIP`, `WANTED` or `WAITS` (only when it has waited `patience_ms`); `remaining` how
+        many more may start per throttle group.
+        """
+        most = min(most, self._size)
+        if most <= 0:
+            return np.zeros((0, 4), np.int64)
+        arrays = self._arrays
+        if wanted is None:
+            wanted = np.full(max(self._class_counts) + 1, kernel.WANTED, np.uint8)
+        return kernel.top(
+            self.count,
+            arrays["jobs"],
+            arrays["classes"],
+            arrays["tenants"],
+            arrays["groups"],
+            arrays["bases"],
+            arrays["since"],
+            arrays["enqueued"],
+            arrays["flags"],
+            arrays["runs"],
+            self._tenant_factors(tenant_usage),
+            self._run_factors,
+            wanted,
+            self._throttles(remaining),
+            now,
+            self.age_scale_ms,
+            patience_ms,
+            most,
+        )
+
+    def position(self, job: int, now: int, tenant_usage: Sequence[int] | NDArray[np.integer[Any]]) -> int:
+        """How many ready jobs are ahead of a waiting one at `now`."""
+        arrays = self._arrays
+        return kernel.ahead(
+            self.count,
+            arrays["jobs"],
+            arrays["tenants"],
+            arrays["bases"],
+            arrays["since"],
+            arrays["enqueued"],
+            arrays["flags"],
+            arrays["runs"],
+            self._tenant_factors(tenant_usage),
+            self._run_factors,
+            now,
+            self.age_scale_ms,
+            self._slot(job),
+        )
+
+    def column(self, name: str) -> NDArray[Any]:
+        """One array of the slab by slot (for the round): `classes`, `groups`, `since`, `flags` and so on."""
+        return self._arrays[name]
+
+    def pending(self) -> list[PendingJob]:
+        """All waiting jobs by number (for snapshots; slots are not part of the state)."""
+        slots = np.flatnonzero(self._arrays["flags"][: self.count] & kernel.PRESENT)
+        return [
+            self._read(int(slot)) for slot in slots[np.argsort(self._arrays["jobs"][slots], kind="stable")]
+        ]
+
+    @property
+    def bytes_per_slot(self) -> int:
+        """Memory of one slot, without the map of job numbers."""
+        return sum(array.itemsize for array in self._arrays.values())
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _tenant_factors(self, usage: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+        highest = int(self._arrays["tenants"][: self.count].max(initial=0))
+        shares = np.zeros(max(highest + 1, len(usage)), np.int64)
+        shares[: len(usage)] = np.clip(np.asarray(usage, np.int64), 0, MAX_TENANT_SHARE_MILLI)
+        return (1_000 << kernel.TENANT_BITS) // (1_000 + shares)
+
+    def _throttles(self, remaining: NDArray[np.int32] | None) -> NDArray[np.int32]:
+        highest = int(self._arrays["groups"][: self.count].max(initial=-1))
+        given = 0 if remaining is None else len(remaining)
+        if remaining is not None and given > highest:
+            return remaining
+        limits = np.full(highest + 1, 2**31 - 1, np.int32)
+        if remaining is not None:
+            limits[:given] = remaining
+        return limits
+
+    def _read(self, slot: int) -> PendingJob:
+        views = self._views
+        enqueued, since = views["enqueued"][slot], views["since"][slot]
+        return PendingJob(
+            views["jobs"][slot],
+            views["classes"][slot],
+            views["tenants"][slot],
+            views["bases"][slot],
+            enqueued,
+            since if since > enqueued else 0,
+            bool(views["flags"][slot] & kernel.READY),
+            views["runs"][slot],
+            views["groups"][slot],
+        )
+
+    def _slot(self, job: int) -> int:
+        slot = self._find(job)
+        if slot < 0:
+            raise InvariantBroken(why=f"job {job} does not wait")
+        return slot
+
+    def _find(self, job: int) -> int:
+        page = self._pages.get(job >> _PAGE_BITS)
+        return -1 if page is None else int(page[job & 255])
+
+    def _map(self, job: int, slot: int) -> None:
+        number = job >> _PAGE_BITS
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = np.full(256, -1, np.int32)
+            self._page_sizes[number] = 0
+        page[job & 255] = slot
+        self._page_sizes[number] += 1
+
+    def _unmap(self, job: int) -> None:
+        number = job >> _PAGE_BITS
+        self._pages[number][job & 255] = -1
+        self._page_sizes[number] -= 1
+        if not self._page_sizes[number]:
+            del self._pages[number], self._page_sizes[number]
+
+    def _grow(self, capacity: int) -> None:
+        self._views.clear()
+        for name, kind in _COLUMNS:
+            grown = np.zeros(capacity, kind)
+            if name in self._arrays:
+                grown[: self.count] = self._arrays[name][: self.count]
+            self._arrays[name] = grown
+            self._views[name] = grown.data
+        self._capacity = capacity

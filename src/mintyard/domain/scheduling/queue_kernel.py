@@ -1,0 +1,197 @@
+"""Compiled kernel of the pending queue: every priority evaluated, the best K kept in a bounded heap.
+
+Priority (S3) in fixed point: base weight x latency factor x run factor / (1 + the tenant's dominant share in use).
+See `queue` for the definition in words and the plain reference.
+"""
+
+# Numba has no types.
+# pyright: reportUnknownVariableType=false, reportMissingTypeStubs=false
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from numba import njit
+
+from mintyard.domain.units import NS_PER_MS
+
+PRESENT: Final = 1
+READY: Final = 2
+SEEN: Final = 4
+"""Already considered in the round under way."""
+
+SKIP: Final = 0
+WANTED: Final = 1
+WAITS: Final = 2
+"""The class does not fit now: only a job that has waited long enough to keep nodes for itself is of interest."""
+
+AGE_BITS: Final = 16
+TENANT_BITS: Final = 12
+RUN_BITS: Final = 8
+MAX_AGE: Final = 1 << 33
+_BLOCK: Final = 64
+
+
+@njit(cache=True)
+def priority_of(base: int, wait_ms: int, age_scale_ms: int, tenant_factor: int, run_factor: int) -> int:
+    """One priority: `base x (1 + wait / scale)` in 2^-16, times both factors; below 2^55."""
+    age = (1 << AGE_BITS) + (wait_ms << AGE_BITS) // age_scale_ms
+    return ((base * min(age, MAX_AGE) * tenant_factor) >> TENANT_BITS) * run_factor >> RUN_BITS
+
+
+@njit(cache=True)
+def _later(heap: Any, left: int, right: int) -> bool:
+    """Whether entry `left` comes after `right` in the order of the queue."""
+    if heap[left, 0] != heap[right, 0]:
+        return heap[left, 0] < heap[right, 0]
+    if heap[left, 1] != heap[right, 1]:
+        return heap[left, 1] > heap[right, 1]
+    return heap[left, 2] > heap[right, 2]
+
+
+@njit(cache=True)
+def _sink(heap: Any, at: int, size: int) -> None:
+    """Restore the heap (the last in order at the root) below `at`."""
+    while True:
+        child = 2 * at + 1
+        if child >= size:
+            return
+        if child + 1 < size and _later(heap, child + 1, child):
+            child += 1
+        if not _later(heap, child, at):
+            return
+        for column in range(4):
+            heap[at, column], heap[child, column] = heap[child, column], heap[at, column]
+        at = child
+
+
+@njit(cache=True)
+def _rise(heap: Any, at: int) -> None:
+    while at > 0:
+        parent = (at - 1) // 2
+        if not _later(heap, at, parent):
+            return
+        for column in range(4):
+            heap[at, column], heap[parent, column] = heap[parent, column], heap[at, column]
+        at = parent
+
+
+@njit(cache=True)
+def top(
+    count: int,
+    jobs: Any,
+    classes: Any,
+    tenants: Any,
+    groups: Any,
+    bases: Any,
+    since: Any,
+    enqueued: Any,
+    flags: Any,
+    runs: Any,
+    tenant_factors: Any,
+    run_factors: Any,
+    wanted: Any,
+    remaining: Any,
+    now: int,
+    age_scale_ms: int,
+    patience_ms: int,
+    most: int,
+) -> Any:
+    """The first `most` jobs of the queue at `now`: int64 `[n, 4]` of priority, enqueued at, job, slot, in order.
+
+    Blocks of slots are visited in a strided order: however the queue is laid out, few entries enter the heap.
+    """
+    heap = np.empty((most, 4), np.int64)
+    size = 0
+    blocks = (count + _BLOCK - 1) // _BLOCK
+    stride = max(1, (blocks * 618) // 1_000)
+    divisor, rest = blocks, stride
+    while rest > 0:
+        divisor, rest = rest, divisor % rest
+        if rest == 0 and divisor > 1:
+            stride += 1
+            divisor, rest = blocks, stride
+    block = 0
+    for _ in range(blocks):
+        for slot in range(block * _BLOCK, min(count, (block + 1) * _BLOCK)):
+            if flags[slot] != PRESENT | READY or since[slot] > now:
+                continue
+            kind = wanted[classes[slot]]
+            group = groups[slot]
+            if kind == SKIP or (group >= 0 and remaining[group] <= 0):
+                continue
+            wait_ms = (now - since[slot]) // NS_PER_MS
+            if kind == WAITS and wait_ms < patience_ms:
+                continue
+            priority = priority_of(
+                bases[slot], wait_ms, age_scale_ms, tenant_factors[tenants[slot]], run_factors[runs[slot]]
+            )
+            if size == most:
+                if priority < heap[0, 0]:
+                    continue
+                if priority == heap[0, 0] and (
+                    enqueued[slot] > heap[0, 1] or (enqueued[slot] == heap[0, 1] and jobs[slot] > heap[0, 2])
+                ):
+                    continue
+                at = 0
+            else:
+                at = size
+                size += 1
+            heap[at, 0], heap[at, 1], heap[at, 2], heap[at, 3] = priority, enqueued[slot], jobs[slot], slot
+            if at == 0:
+                _sink(heap, 0, size)
+            else:
+                _rise(heap, at)
+        block = (block + stride) % blocks
+    for end in range(size - 1, 0, -1):
+        for column in range(4):
+            heap[0, column], heap[end, column] = heap[end, column], heap[0, column]
+        _sink(heap, 0, end)
+    return heap[:size]
+
+
+@njit(cache=True)
+def ahead(
+    count: int,
+    jobs: Any,
+    tenants: Any,
+    bases: Any,
+    since: Any,
+    enqueued: Any,
+    flags: Any,
+    runs: Any,
+    tenant_factors: Any,
+    run_factors: Any,
+    now: int,
+    age_scale_ms: int,
+    slot: int,
+) -> int:
+    """How many ready jobs come before the one in `slot` at `now`, whether they fit or not."""
+    mine = priority_of(
+        bases[slot],
+        max(0, now - since[slot]) // NS_PER_MS,
+        age_scale_ms,
+        tenant_factors[tenants[slot]],
+        run_factors[runs[slot]],
+    )
+    before = 0
+    for other in range(count):
+        if flags[other] & (PRESENT | READY) != PRESENT | READY or since[other] > now or other == slot:
+            continue
+        priority = priority_of(
+            bases[other],
+            (now - since[other]) // NS_PER_MS,
+            age_scale_ms,
+            tenant_factors[tenants[other]],
+            run_factors[runs[other]],
+        )
+        if priority > mine or (
+            priority == mine
+            and (
+                enqueued[other] < enqueued[slot]
+                or (enqueued[other] == enqueued[slot] and jobs[other] < jobs[slot])
+            )
+        ):
+            before += 1
+    return before
