@@ -167,6 +167,14 @@ class TooLarge(Refused):
     remedy = "Send less at a time."
 
 
+class TraceMalformed(Refused):
+    code = "trace_malformed"
+    status = 422
+    exit_status = Exit.USAGE
+    message = "{path}, line {line}: {why}."
+    remedy = "Compare the file with the format's description; `mintyard replay --help` names the formats."
+
+
 class LimitReached(Refused):
     code = "limit_reached"
     status = 429

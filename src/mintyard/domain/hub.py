@@ -1,0 +1,263 @@
+"""The one door of the core: `decide` and `apply`.
+
+`execute(state, command, now)` decides a command and applies its events, so that the next one sees them; a compound command
+(engine reports, a batch of independent jobs) is taken part by part. `apply` alone folds a journal. Both are deterministic:
+equal state, commands and times give equal events and an equal state, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from hashlib import blake2b
+from typing import Any, cast
+
+import msgspec
+
+from mintyard.domain import folding
+from mintyard.domain import nodes as nodes_room
+from mintyard.domain import scheduling_round as rounds
+from mintyard.domain.commands import (
+    AdjustGrant,
+    Command,
+    ControlJobs,
+    ControlNode,
+    CreateGrant,
+    DrawHold,
+    EndGrant,
+    ExtendHold,
+    Found,
+    OpenAccount,
+    PlaceHold,
+    RaiseFormat,
+    Refund,
+    RegisterToken,
+    RevokeAccountTokens,
+    RevokeBlock,
+    SetAccountState,
+    SetPrices,
+    SetTokenState,
+    SettleHold,
+    Submit,
+    TakeReports,
+    Tick,
+    UpdateJob,
+    VoidHold,
+)
+from mintyard.domain.errors import (
+    AlreadyExists,
+    IdempotencyKeyInvalid,
+    IdempotencyKeyReused,
+    InvalidRequest,
+    LimitReached,
+    MintyardError,
+    Refused,
+)
+from mintyard.domain.events import AccountOpened, AnyEvent, FormatRaised, HubFounded, KeyRemembered
+from mintyard.domain.ids import ROOT, check_name
+from mintyard.domain.jobs import admission, attempts, control
+from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, AttemptUsage, NodeGone, NodeSeen, Report
+from mintyard.domain.ledger import operations as ledger
+from mintyard.domain.limits import IDEMPOTENCY_WINDOW_MS, MAX_CLOCK_SKEW_MS, MAX_IDEMPOTENCY_KEYS
+from mintyard.domain.replies import Batch, Done, Refusal, Reply
+from mintyard.domain.state import State
+from mintyard.domain.tokens import registry
+from mintyard.domain.units import NS_PER_MS
+
+FORMAT = 1
+"""Highest event format this version writes."""
+
+_canonical = msgspec.msgpack.Encoder(order="deterministic")
+_reply_decoder = msgspec.msgpack.Decoder(Reply)
+
+Decider = Callable[[State, Any, int, list[AnyEvent]], Reply]
+
+
+def found(state: State, command: Found, now: int, out: list[AnyEvent]) -> Done:
+    if state.name:
+        raise AlreadyExists(what="Hub", name=state.name)
+    check_name("hub", command.name)
+    check_name("currency", command.currency)
+    out += [HubFounded(command.name, command.currency), AccountOpened(ROOT)]
+    return Done(command.name, "founded")
+
+
+def raise_format(state: State, command: RaiseFormat, now: int, out: list[AnyEvent]) -> Done:
+    if not state.format <= command.format <= FORMAT:
+        raise InvalidRequest(why=f"format {command.format} is not within {state.format} and {FORMAT}")
+    if command.format > state.format:
+        out.append(FormatRaised(command.format))
+    return Done(command.format)
+
+
+def tick(state: State, command: Tick, now: int, out: list[AnyEvent]) -> Done:
+    ledger.expire_due(state, now, out)
+    placed = rounds.place_pending(state, now, command.limit, out)
+    return Done(placed)
+
+
+def take_report(state: State, command: TakeReports, now: int, out: list[AnyEvent]) -> Done:
+    report: Report = command.reports[0]
+    match report:
+        case AttemptStarted():
+            attempts.attempt_started(state, report, now, out)
+        case AttemptUsage():
+            attempts.attempt_usage(state, report, now, out)
+        case AttemptEnded():
+            attempts.attempt_ended(state, report, now, out)
+        case NodeSeen():
+            nodes_room.node_seen(state, command.engine, report, out)
+        case NodeGone():
+            nodes_room.node_gone(state, command.engine, report, out)
+    return Done(len(out))
+
+
+DECIDERS: dict[type, Decider] = {
+    Found: found,
+    OpenAccount: ledger.open_account,
+    SetAccountState: ledger.set_account_state,
+    CreateGrant: ledger.create_grant,
+    AdjustGrant: ledger.adjust_grant,
+    EndGrant: ledger.end_grant,
+    RegisterToken: registry.register_token,
+    SetTokenState: registry.set_token_state,
+    RevokeBlock: registry.revoke_block,
+    RevokeAccountTokens: registry.revoke_account_tokens,
+    SetPrices: ledger.set_prices,
+    Submit: admission.submit,
+    ControlJobs: control.control_job,
+    UpdateJob: control.update_job,
+    PlaceHold: ledger.place_hold,
+    ExtendHold: ledger.extend_hold,
+    DrawHold: ledger.draw_hold,
+    SettleHold: ledger.settle_hold,
+    VoidHold: ledger.void_hold,
+    Refund: ledger.refund,
+    TakeReports: take_report,
+    ControlNode: nodes_room.control_node,
+    Tick: tick,
+    RaiseFormat: raise_format,
+}
+
+
+def decide(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Reply]:
+    """The events of one simple command, or a refusal with none. Changes nothing.
+
+    `now` (ns) must not be before `state.now`. A compound command must go through `execute`."""
+    out: list[AnyEvent] = []
+    try:
+        reply = DECIDERS[type(command)](state, command, now, out)
+    except (Refused, MintyardError) as error:
+        return [], Refusal(error.problem())
+    return out, reply
+
+
+def parts(state: State, command: Command) -> Iterator[Command] | None:
+    """The parts of a compound command in order, None for a simple one."""
+    if isinstance(command, TakeReports):
+        return (TakeReports(command.engine, (report,)) for report in command.reports)
+    if isinstance(command, Submit) and not command.atomic and len(command.jobs) > 1:
+        return (Submit(command.authority, (job,), True, command.dry_run) for job in command.jobs)
+    if isinstance(command, ControlJobs):
+        numbers = [task for job in command.jobs for task in (control.tasks_of(state, job) or [job])]
+        if len(numbers) != 1 or numbers != list(command.jobs):
+            return (ControlJobs(command.authority, command.verb, (job,), command.reason) for job in numbers)
+    return None
+
+
+def execute(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Reply]:
+    """Decide `command` and apply its events. Errors never escape: a refusal is a reply, and then nothing has changed.
+
+    A request that came before with the same idempotency key gets the same reply and changes nothing."""
+    key: str = getattr(command, "key", "")
+    if key:
+        try:
+            repeated = _repeated(state, command, key, now)
+        except MintyardError as error:
+            return [], Refusal(error.problem())
+        if repeated is not None:
+            return [], repeated
+    events, reply = _run(state, command, now)
+    if key and events:
+        remembered = _remember(state, command, key, reply, now)
+        apply(state, remembered)
+        events.append(remembered)
+    return events, reply
+
+
+def _run(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Reply]:
+    split = parts(state, command)
+    if split is None:
+        events, reply = decide(state, command, now)
+        if isinstance(command, Submit) and command.dry_run:
+            return [], reply
+        for event in events:
+            apply(state, event)
+        return events, reply
+    done: list[AnyEvent] = []
+    replies: list[Any] = []
+    for part in split:
+        events, reply = _run(state, part, now)
+        done += events
+        if isinstance(reply, Batch):
+            replies += reply.parts
+        else:
+            replies.append(reply.problem if isinstance(reply, Refusal) else reply)
+    return done, Batch(tuple(replies))
+
+
+def apply(state: State, event: AnyEvent) -> None:
+    """Fold one event into the state: outcomes only, nothing is scored or predicted."""
+    folding.APPLIERS[type(event)](state, event)
+
+
+def begin(state: State, seq: int, now: int) -> None:
+    """Start record `seq` at time `now`: what depends on time alone moves (ceilings, keys and revocations are forgotten)."""
+    folding.advance(state, seq, now)
+
+
+# --- idempotency ----------------------------------------------------------------------------------------------------
+
+
+def check_key(key: str, now: int) -> int:
+    """The instant (ns) inside a UUIDv7 (RFC 9562), when it is one and fresh; `IdempotencyKeyInvalid` says why not."""
+    digits = key.replace("-", "").lower()
+    if len(key) != 36 or len(digits) != 32 or digits[12] != "7" or any(c not in "0123456789abcdef" for c in digits):
+        raise IdempotencyKeyInvalid(why="is no UUIDv7")
+    made_ms = int(digits[:12], 16)
+    now_ms = now // NS_PER_MS
+    if made_ms < now_ms - IDEMPOTENCY_WINDOW_MS:
+        raise IdempotencyKeyInvalid(why="is more than 24 hours old, so whether it came before is not known any more")
+    if made_ms > now_ms + MAX_CLOCK_SKEW_MS:
+        raise IdempotencyKeyInvalid(why="lies in the future; check this machine's clock")
+    return made_ms * NS_PER_MS
+
+
+def _owner(command: Command) -> str:
+    authority = getattr(command, "authority", None)
+    return authority.account if authority is not None else ROOT
+
+
+def _digest(command: Command) -> bytes:
+    """Over what was asked, not over the token that asked: a renewed token may repeat a request."""
+    content = msgspec.structs.replace(cast(Any, command), authority=None)
+    return blake2b(_canonical.encode(content), digest_size=16).digest()
+
+
+def _repeated(state: State, command: Command, key: str, now: int) -> Reply | None:
+    check_key(key, now)
+    known = state.keys.get((_owner(command), key.lower()))
+    if known is None:
+        if len(state.keys) >= MAX_IDEMPOTENCY_KEYS:
+            raise LimitReached(what="idempotency keys", limit=MAX_IDEMPOTENCY_KEYS)
+        return None
+    authority = getattr(command, "authority", None)
+    if authority is not None:
+        registry.check_authority(state, authority, now)
+    if known.digest != _digest(command):
+        raise IdempotencyKeyReused()
+    return _reply_decoder.decode(known.reply)
+
+
+def _remember(state: State, command: Command, key: str, reply: Reply, now: int) -> KeyRemembered:
+    keep_until = check_key(key, now) + (IDEMPOTENCY_WINDOW_MS + MAX_CLOCK_SKEW_MS) * NS_PER_MS
+    return KeyRemembered(_owner(command), key.lower(), _digest(command), _canonical.encode(reply), keep_until)

@@ -1,0 +1,199 @@
+"""Charging: decides which grants and ceilings a hold takes from, and what of it is spent in the end. Changes nothing itself.
+
+A `Draft` is what has been decided within one command but not applied yet, so that a batch can't take the same amount twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from mintyard.domain.errors import CeilingReached, QuotaExhausted, WrongResourceType
+from mintyard.domain.events import Line
+from mintyard.domain.ledger.book import Book, Grant, Hold, PlanEntry, rows
+from mintyard.domain.ledger.prices import ALL_RESOURCES, RESOURCES, Bill
+from mintyard.domain.tokens.authority import Block
+from mintyard.domain.units import NS_PER_S, Unit, format_amount
+
+
+class Draft:
+    """Amounts taken (positive) or given back (negative) by decisions that are not applied yet."""
+
+    __slots__ = ("counters", "grants", "limits")
+
+    def __init__(self) -> None:
+        self.grants: dict[int, int] = {}
+        self.counters: dict[tuple[str, Unit], int] = {}
+        self.limits: set[tuple[str, Unit]] = set()
+
+    def take(self, legs: Sequence[int]) -> None:
+        for at in range(0, len(legs), 2):
+            self.grants[legs[at]] = self.grants.get(legs[at], 0) + legs[at + 1]
+
+    def give(self, legs: Sequence[int]) -> None:
+        for at in range(0, len(legs), 2):
+            self.grants[legs[at]] = self.grants.get(legs[at], 0) - legs[at + 1]
+
+
+def take_line(entry: PlanEntry, amount: int, now: int, draft: Draft) -> Line:
+    """A line of `amount` from the entry's grants in draw order, noted in `draft`; `QuotaExhausted` says what is short."""
+    legs: tuple[int, ...] = ()
+    missing = amount
+    taken = draft.grants
+    for grant in entry.grants:
+        if not grant.usable(now):
+            continue
+        free = grant.left - taken.get(grant.id, 0)
+        if free >= missing:
+            legs += (grant.id, missing)
+            taken[grant.id] = taken.get(grant.id, 0) + missing
+            missing = 0
+            break
+        if free > 0:
+            legs += (grant.id, free)
+            taken[grant.id] = taken.get(grant.id, 0) + free
+            missing -= free
+    if missing:
+        draft.give(legs)
+        raise _short(entry, amount, missing, now)
+    return Line(entry.unit, entry.mask, amount, legs)
+
+
+def _short(entry: PlanEntry, amount: int, missing: int, now: int) -> QuotaExhausted:
+    unit = entry.unit
+    starts = min((g.starts_at for g in entry.grants if g.state == "active" and g.starts_at > now), default=0)
+    later = f" A further grant starts at {iso_time(starts)}." if starts else ""
+    return QuotaExhausted(
+        account=entry.account,
+        unit=unit.value,
+        short=format_amount(missing, unit),
+        needed=format_amount(amount, unit),
+        left=format_amount(amount - missing, unit),
+        later=later,
+    )
+
+
+def iso_time(instant: int) -> str:
+    """RFC 3339 in UTC of an instant in ns."""
+    return datetime.fromtimestamp(instant // NS_PER_S, UTC).isoformat().replace("+00:00", "Z")
+
+
+def take_lines(
+    entries: Iterable[tuple[PlanEntry, int]], now: int, draft: Draft
+) -> tuple[Line, ...]:
+    """Lines for all `entries` with their amounts, or the refusal of the first that is short, with nothing left in `draft`."""
+    lines: list[Line] = []
+    try:
+        for entry, amount in entries:
+            lines.append(take_line(entry, amount, now, draft))
+    except QuotaExhausted:
+        for line in lines:
+            draft.give(line.legs)
+        raise
+    return tuple(lines)
+
+
+def check_covered(entries: tuple[PlanEntry, ...], mask: int, account: str) -> None:
+    """`WrongResourceType` when some resource of the job would be paid by nothing on the path."""
+    missing = Book.uncovered(entries, mask)
+    if missing:
+        unit = next(unit for bit, unit in enumerate(RESOURCES) if missing >> bit & 1)
+        raise WrongResourceType(account=account, unit=unit.value)
+
+
+def take_ceilings(
+    book: Book, blocks: Sequence[Block], amounts: dict[Unit, int] | Bill, draft: Draft
+) -> tuple[tuple[str | int, ...], tuple[str | int, ...]]:
+    """What each ceiling in `blocks` is charged, flat (block, unit, amount, ...), and the limits of those charged for the first
+    time, flat (block, unit, limit, expires_at, ...); `CeilingReached` when one does not fit, with nothing left in `draft`."""
+    taken: list[tuple[str, Unit, int]] = []
+    ceilings: list[str | int] = []
+    limits: list[str | int] = []
+    for block in blocks:
+        for unit, limit in block.ceilings.items():
+            amount = amounts.amount(unit, ALL_RESOURCES) if isinstance(amounts, Bill) else amounts.get(unit, 0)
+            if amount == 0:
+                continue
+            key = (block.block, unit)
+            counter = book.counters.get(key)
+            used = (counter.held + counter.spent if counter else 0) + draft.counters.get(key, 0)
+            bound = min(limit, counter.limit) if counter else limit
+            if used + amount > bound:
+                for name, kind, back in taken:
+                    draft.counters[name, kind] -= back
+                raise CeilingReached(
+                    unit=unit.value,
+                    limit=format_amount(bound, unit),
+                    used=format_amount(used, unit),
+                    needed=format_amount(amount, unit),
+                    short=format_amount(used + amount - bound, unit),
+                )
+            draft.counters[key] = draft.counters.get(key, 0) + amount
+            taken.append((block.block, unit, amount))
+            ceilings += (block.block, unit.value, amount)
+            if counter is None and key not in draft.limits:
+                draft.limits.add(key)
+                limits += (block.block, unit.value, limit, block.expires_at)
+    return tuple(ceilings), tuple(limits)
+
+
+class Settlement:
+    """How a hold's amounts divide into what is spent now and what is released; flat tuples as the events carry them."""
+
+    __slots__ = ("ceilings", "released", "spent")
+
+    def __init__(self, spent: tuple[int, ...], released: tuple[int, ...], ceilings: tuple[str | int, ...]) -> None:
+        self.spent = spent
+        self.released = released
+        self.ceilings = ceilings
+
+
+def settle(hold: Hold, used: dict[Unit, int] | Bill) -> Settlement:
+    """Spend `used` (in total, draws included) from the hold's legs in order, at most what is held, and release the rest."""
+    already = dict(hold.spent_legs or {})
+    spent: dict[int, int] = {}
+    released: dict[int, int] = {}
+    for line in hold.lines:
+        due = used.amount(line.unit, line.mask) if isinstance(used, Bill) else used.get(line.unit, 0)
+        due = min(due, line.amount)
+        for grant, amount in rows(line.legs, 2):
+            part = min(due, amount)
+            due -= part
+            drawn = min(already.get(grant, 0), amount)
+            if drawn:
+                already[grant] -= drawn
+            spent[grant] = spent.get(grant, 0) + max(part - drawn, 0)
+            released[grant] = released.get(grant, 0) + amount - max(part, drawn)
+    ceilings: list[str | int] = []
+    for block, unit, amount in rows(hold.ceilings, 3):
+        kind = Unit(unit)
+        due = used.amount(kind, ALL_RESOURCES) if isinstance(used, Bill) else used.get(kind, 0)
+        drawn = (hold.drawn_ceilings or {}).get(f"{block}:{unit}", 0)
+        due = max(min(due, amount), drawn)
+        ceilings += (block, unit, due - drawn, amount - due)
+    return Settlement(_flat(spent), _flat(released), tuple(ceilings))
+
+
+def draw(hold: Hold, spent: dict[Unit, int]) -> tuple[tuple[int, ...], tuple[str | int, ...]]:
+    """What moves from held to spent now that the holder has spent `spent` in total; amounts already drawn don't move again."""
+    share = settle(hold, spent)
+    ceilings = tuple(
+        part for block, unit, now, _ in rows(share.ceilings, 4) if now for part in (block, unit, now)
+    )
+    return share.spent, ceilings
+
+
+def total_spent(hold: Hold, share: Settlement) -> dict[int, int]:
+    """Grant -> everything spent under this hold once `share` is applied."""
+    legs = dict(hold.spent_legs or {})
+    for grant, amount in rows(share.spent, 2):
+        legs[grant] = legs.get(grant, 0) + amount
+    return legs
+
+
+def _flat(amounts: dict[int, int]) -> tuple[int, ...]:
+    return tuple(part for leg in amounts.items() if leg[1] for part in leg)
+
+
+def held_amount(grants: Iterable[Grant]) -> int:
+    return sum(grant.held for grant in grants)

@@ -1,0 +1,44 @@
+"""The round within a tick: what the planner needs from the state, and its plan as events."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mintyard.domain.events import AnyEvent, JobPlaced
+from mintyard.domain.scheduling.round import Rules, plan_round
+from mintyard.domain.state import State
+
+
+def tenant_usage(state: State) -> NDArray[np.int64]:
+    """Each tenant's dominant share of what the nodes have, in 1/1,000, by tenant index (S3)."""
+    total = state.cluster.total()
+    usage = np.zeros(len(state.tenants), np.int64)
+    for index, account in enumerate(state.tenants):
+        gpus, cpus, memory = account.in_use
+        usage[index] = max(
+            gpus * 1_000 // total.gpus_milli if total.gpus_milli else 0,
+            cpus * 1_000 // total.cpus_milli if total.cpus_milli else 0,
+            memory * 1_000 // total.memory_mib if total.memory_mib else 0,
+        )
+    return usage
+
+
+def remaining_starts(state: State) -> list[int]:
+    """How many more tasks of each throttled array may start, by group index."""
+    return [
+        max(array.throttle - array.active, 0) if (array := state.arrays.get(number)) else 0 for number in state.groups
+    ]
+
+
+def place_pending(state: State, now: int, limit: int, out: list[AnyEvent]) -> int:
+    """One round of at most `limit` starts; how many jobs were placed."""
+    if not len(state.queue) or not len(state.cluster):
+        return 0
+    rules = Rules(limit=limit)
+    plan = plan_round(
+        state.cluster, state.queue, state.shapes, tenant_usage(state), now, rules, remaining_starts(state)
+    )
+    for number, placement in plan.placements:
+        out.append(JobPlaced(number, state.jobs[number].attempt + 1, placement))
+    return len(plan.placements)

@@ -1,0 +1,232 @@
+"""Snapshots: the state as canonical bytes and back, and its hash. Equal states give equal bytes on every machine.
+
+A snapshot carries a schema number; `UPCASTS` lifts older ones step by step. Derived indexes are not written but rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgspec
+
+from mintyard.domain.errors import InvariantBroken
+from mintyard.domain.jobs.spec import JobSpec
+from mintyard.domain.ledger.book import Counter, Grant, Hold
+from mintyard.domain.ledger.prices import PriceBook
+from mintyard.domain.lifecycle import LIVE_JOB_STATES
+from mintyard.domain.scheduling.cluster import Cluster
+from mintyard.domain.scheduling.shapes import ShapeTable
+from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, State, Token
+from mintyard.domain.tokens.authority import Block
+from mintyard.domain.units import Unit
+
+SCHEMA: Final = 1
+UPCASTS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
+"""From schema n to n + 1, over the decoded but untyped content."""
+
+
+class JobRow(msgspec.Struct, array_like=True):
+    """A live job with its references as numbers."""
+
+    id: int
+    spec: int
+    mandate: int
+    state: str
+    hold: int
+    attempt: int
+    array_job: int
+    array_index: int
+    waiting: int
+    submitted_at: int
+    queued_at: int
+    placed_at: int
+    began_at: int
+    placement: tuple[tuple[int, int], ...]
+    boots: dict[str, int] | None
+    retried: int
+    requeued: int
+    spent: int
+    reason: str
+
+
+class Content(msgspec.Struct):
+    """Everything that is part of the state, in the order in which it is written."""
+
+    name: str
+    currency: str
+    format: int
+    now: int
+    seq: int
+    numbers: tuple[int, int, int, int, int]
+    accounts: list[tuple[str, str]]
+    grants: list[Grant]
+    holds: list[Hold]
+    counters: list[tuple[str, Unit, Counter]]
+    totals: list[tuple[Unit, list[int]]]
+    tokens: list[Token]
+    revoked: list[tuple[str, int]]
+    prices: list[PriceBook]
+    shapes: bytes
+    specs: list[tuple[int, JobSpec]]
+    mandates: list[tuple[int, str, tuple[Block, ...], str]]
+    jobs: list[JobRow]
+    dependents: list[tuple[int, list[tuple[int, str]]]]
+    arrays: list[ArrayJob]
+    ended: list[tuple[int, str, str]]
+    nodes: list[Node]
+    cluster: bytes
+    keys: list[tuple[str, str, Remembered]]
+
+
+_encoder = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def encode(state: State) -> bytes:
+    """The whole state in canonical form (schema `SCHEMA`)."""
+    ledger = state.ledger
+    content = Content(
+        name=state.name,
+        currency=state.currency,
+        format=state.format,
+        now=state.now,
+        seq=state.seq,
+        numbers=(state.next_job, state.next_spec, state.next_mandate, ledger.next_grant, ledger.next_hold),
+        accounts=[(name, ledger.accounts[name].state) for name in sorted(ledger.accounts)],
+        grants=[ledger.grants[number] for number in sorted(ledger.grants)],
+        holds=[ledger.holds[number] for number in sorted(ledger.holds)],
+        counters=[(block, unit, ledger.counters[block, unit]) for block, unit in sorted(ledger.counters)],
+        totals=[(unit, ledger.totals[unit]) for unit in Unit],
+        tokens=[state.tokens[name] for name in sorted(state.tokens)],
+        revoked=sorted(state.revoked.items()),
+        prices=state.prices,
+        shapes=state.shapes.encode(),
+        specs=[(number, state.specs[number].content) for number in sorted(state.specs)],
+        mandates=[(m.id, m.account.id, m.blocks, m.digest) for _, m in sorted(state.mandates.items())],
+        jobs=[_row(state.jobs[number]) for number in sorted(state.jobs)],
+        dependents=sorted(state.dependents.items()),
+        arrays=[state.arrays[number] for number in sorted(state.arrays)],
+        ended=[(number, final, account) for number, (final, account) in state.ended.items()],
+        nodes=[state.nodes[name] for name in sorted(state.nodes)],
+        cluster=state.cluster.encode(),
+        keys=[(account, key, state.keys[account, key]) for account, key in sorted(state.keys)],
+    )
+    return _encoder.encode(content)
+
+
+def _row(job: Job) -> JobRow:
+    return JobRow(
+        job.id,
+        job.spec.id,
+        job.mandate.id,
+        job.state,
+        job.hold,
+        job.attempt,
+        job.array_job,
+        job.array_index,
+        job.waiting,
+        job.submitted_at,
+        job.queued_at,
+        job.placed_at,
+        job.began_at,
+        job.placement,
+        job.boots,
+        job.retried,
+        job.requeued,
+        job.spent,
+        job.reason,
+    )
+
+
+def state_hash(state: State) -> bytes:
+    """BLAKE2b-256 over the canonical form: equal journals give equal hashes."""
+    return blake2b(encode(state), digest_size=32).digest()
+
+
+def decode(body: bytes, schema: int = SCHEMA) -> State:
+    """The state that `encode` wrote under `schema`, lifted to the present one; `InvariantBroken` for a schema from the future."""
+    if schema > SCHEMA:
+        raise InvariantBroken(why=f"snapshot schema {schema} is newer than {SCHEMA}")
+    if schema == SCHEMA:
+        return restore(msgspec.msgpack.decode(body, type=Content))
+    raw: dict[str, Any] = msgspec.msgpack.decode(body)
+    for step in range(schema, SCHEMA):
+        raw = UPCASTS[step](raw)
+    return restore(msgspec.convert(raw, Content))
+
+
+def restore(content: Content) -> State:
+    state = State()
+    state.name, state.currency, state.format = content.name, content.currency, content.format
+    state.now, state.seq = content.now, content.seq
+    _restore_ledger(state, content)
+    state.prices = content.prices
+    for token in content.tokens:
+        state.add_token(token)
+    for block, keep_until in content.revoked:
+        state.revoked[block] = keep_until
+        state.revoked_order.append((keep_until, block))
+    state.revoked_order.sort()
+    for account, key, remembered in content.keys:
+        state.keys[account, key] = remembered
+        state.key_order.append((remembered.keep_until, account, key))
+    state.key_order.sort()
+    for node in content.nodes:
+        state.nodes[node.name] = node
+        state.nodes_by_index[node.index] = node
+    state.cluster = Cluster.decode(content.cluster)
+    state.ended = {number: (final, account) for number, final, account in content.ended}
+    state.dependents = {source: list(waiting) for source, waiting in content.dependents}
+    _restore_jobs(state, content)
+    state.next_job, state.next_spec, state.next_mandate, state.ledger.next_grant, state.ledger.next_hold = content.numbers
+    return state
+
+
+def _restore_ledger(state: State, content: Content) -> None:
+    ledger = state.ledger
+    ledger.now = content.now
+    for name, status in content.accounts:
+        ledger.open_account(name)
+        ledger.accounts[name].state = status
+    for grant in content.grants:
+        ledger.grants[grant.id] = grant
+        ledger.accounts[grant.account].grants.setdefault(grant.unit, []).append(grant)
+        if grant.state == "active":
+            state.due.set("grant", grant.id, grant.expires_at)
+    for account in ledger.accounts.values():
+        for grants in account.grants.values():
+            grants.sort(key=Grant.order)
+    for hold in content.holds:
+        ledger.holds[hold.id] = hold
+        if hold.expires_at:
+            state.due.set("hold", hold.id, hold.expires_at)
+    for block, unit, counter in content.counters:
+        ledger.restore_counter(block, unit, counter)
+    ledger.totals = dict(content.totals)
+
+
+def _restore_jobs(state: State, content: Content) -> None:
+    state.shapes = ShapeTable.decode(content.shapes)
+    for number, spec in content.specs:
+        state.add_spec(number, spec)
+    for number, account, blocks, digest in content.mandates:
+        state.mandates[number] = Mandate(number, state.ledger.accounts[account], blocks, digest)
+        state.mandate_ids[digest] = number
+    for array in content.arrays:
+        array.active = 0
+        state.add_array(array)
+    for node in state.nodes.values():
+        node.running = 0
+    for row in content.jobs:
+        values = {name: getattr(row, name) for name in JobRow.__struct_fields__}
+        spec, mandate = state.specs[row.spec], state.mandates[row.mandate]
+        job = Job(**values | {"spec": spec, "mandate": mandate})
+        state.jobs[job.id] = job
+        spec.count += 1
+        mandate.count += 1
+        mandate.account.live_jobs += 1
+        if job.state in LIVE_JOB_STATES:
+            state.bind(job, 1)
+        elif job.state == "pending":
+            state.enqueue(job, job.queued_at)

@@ -1,0 +1,308 @@
+"""State: everything the hub knows, folded from events. Records only; what changes them is in the rooms and in `hub.py`.
+
+Derived indexes (queue, dependents, expiry heaps, interning tables) are rebuilt from the records when a snapshot is loaded and
+are not part of the state hash.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import msgspec
+
+from mintyard.domain.jobs.spec import JobSpec, Shape
+from mintyard.domain.ledger.book import Account, Book
+from mintyard.domain.ledger.prices import Bill, PriceBook, bill, resource_mask
+from mintyard.domain.scheduling.cluster import Cluster
+from mintyard.domain.scheduling.queue import PendingQueue
+from mintyard.domain.scheduling.shapes import ShapeTable
+from mintyard.domain.tokens.authority import Block
+
+
+class Token(msgspec.Struct, array_like=True, gc=False):
+    """A registered token: its root block id, never the token."""
+
+    id: str
+    account: str
+    name: str
+    state: str
+    expires_at: int
+    parents: tuple[str, ...]
+
+
+class SpecEntry:
+    """An interned spec with what follows from it: class for the scheduler, mask of resources, bills by price book."""
+
+    __slots__ = ("bills", "content", "count", "id", "mask", "shape_class")
+
+    def __init__(self, id: int, content: JobSpec, shape_class: int) -> None:
+        self.id = id
+        self.content = content
+        self.count = 0
+        self.shape_class = shape_class
+        self.mask = resource_mask(content.shape)
+        self.bills: dict[int, Bill] = {}
+
+    def ceiling(self, number: int, book: PriceBook) -> Bill:
+        """The most that one attempt may use: the whole time limit at the highest rate that its GPU models have."""
+        known = self.bills.get(number)
+        if known is None:
+            content = self.content
+            rate = book.gpu_rate(content.shape.gpu_models)
+            known = self.bills[number] = bill(content.shape, content.time_limit_ms, book, rate)
+        return known
+
+
+class Mandate:
+    """Who pays for a job and which ceilings bind it; shared by all jobs submitted with the same token."""
+
+    __slots__ = ("account", "blocks", "count", "digest", "id")
+
+    def __init__(self, id: int, account: Account, blocks: tuple[Block, ...], digest: str) -> None:
+        self.id = id
+        self.account = account
+        self.blocks = blocks
+        self.digest = digest
+        self.count = 0
+
+
+class Job(msgspec.Struct, gc=False):
+    """A live job. `attempt` is the last one started, 0 before the first. `waiting` counts unmet dependencies."""
+
+    id: int
+    spec: SpecEntry
+    mandate: Mandate
+    state: str
+    hold: int = 0
+    attempt: int = 0
+    array_job: int = 0
+    array_index: int = -1
+    waiting: int = 0
+    submitted_at: int = 0
+    queued_at: int = 0
+    placed_at: int = 0
+    began_at: int = 0
+    placement: tuple[tuple[int, int], ...] = ()
+    boots: dict[str, int] | None = None
+    retried: int = 0
+    requeued: int = 0
+    spent: int = 0
+    """Nano-units of earlier attempts, refunds deducted."""
+    reason: str = ""
+
+
+class ArrayJob(msgspec.Struct, array_like=True, gc=False):
+    """A job array: how many of its tasks are live, how many hold resources now, and whether one has failed."""
+
+    id: int
+    account: str
+    throttle: int
+    live: int
+    active: int = 0
+    failed: int = 0
+    size: int = 0
+
+
+class Node(msgspec.Struct, array_like=True, gc=False):
+    """A node; its numbers are in the cluster's arrays at `index`. `running` counts attempts bound to it."""
+
+    name: str
+    index: int
+    engine: str
+    state: str
+    cpus_milli: int
+    memory_mib: int
+    gpus: int
+    gpu_model: str
+    labels: tuple[str, ...]
+    virtual: bool
+    running: int = 0
+    reason: str = ""
+
+
+class Remembered(msgspec.Struct, array_like=True, gc=False):
+    """The reply to a request with an idempotency key."""
+
+    digest: bytes
+    reply: bytes
+    keep_until: int
+
+
+class Agenda:
+    """What falls due when: a heap whose stale entries are skipped by asking `alive`."""
+
+    __slots__ = ("alive", "heap")
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[int, str, int]] = []
+        self.alive: dict[tuple[str, int], int] = {}
+
+    def set(self, kind: str, number: int, at: int) -> None:
+        """Make it due at `at`, instead of when it was due before; 0 is never."""
+        if at:
+            self.alive[kind, number] = at
+            heappush(self.heap, (at, kind, number))
+        else:
+            self.alive.pop((kind, number), None)
+
+    def drop(self, kind: str, number: int) -> None:
+        self.alive.pop((kind, number), None)
+
+    def until(self, now: int) -> list[tuple[int, str, int]]:
+        """Everything due at or before `now`, in order."""
+        heap = self.heap
+        found: list[tuple[int, str, int]] = []
+        while heap and heap[0][0] <= now:
+            entry = heappop(heap)
+            if self.alive.get(entry[1:]) == entry[0] and (not found or found[-1] != entry):
+                found.append(entry)
+        for entry in found:
+            heappush(heap, entry)
+        return found
+
+    def next(self) -> int:
+        """When something falls due next, 0 when nothing will."""
+        while self.heap:
+            at, kind, number = self.heap[0]
+            if self.alive.get((kind, number)) == at:
+                return at
+            heappop(self.heap)
+        return 0
+
+
+class State:
+    """The whole state of one hub. `now` is the time of the last record, never decreasing."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.currency = "USD"
+        self.format = 1
+        self.now = 0
+        self.seq = 0
+        self.ledger = Book()
+        self.tokens: dict[str, Token] = {}
+        self.revoked: dict[str, int] = {}
+        self.prices: list[PriceBook] = [PriceBook()]
+        self.specs: dict[int, SpecEntry] = {}
+        self.mandates: dict[int, Mandate] = {}
+        self.jobs: dict[int, Job] = {}
+        self.arrays: dict[int, ArrayJob] = {}
+        self.ended: dict[int, tuple[str, str]] = {}
+        self.nodes: dict[str, Node] = {}
+        self.cluster = Cluster()
+        self.keys: dict[tuple[str, str], Remembered] = {}
+        self.next_job = 1
+        self.next_spec = 1
+        self.next_mandate = 1
+        # derived
+        self.shapes = ShapeTable()
+        self.queue = PendingQueue()
+        self.spec_ids: dict[JobSpec, int] = {}
+        self.mandate_ids: dict[str, int] = {}
+        self.dependents: dict[int, list[tuple[int, str]]] = {}
+        self.nodes_by_index: dict[int, Node] = {}
+        self.due = Agenda()
+        self.key_order: list[tuple[int, str, str]] = []
+        self.revoked_order: list[tuple[int, str]] = []
+        self.token_order: list[tuple[int, str]] = []
+        self.token_counts: dict[str, int] = {}
+        self.tenants: list[Account] = []
+        self.groups: list[int] = []
+        self.group_of: dict[int, int] = {}
+
+    def account(self, account: str) -> Account | None:
+        return self.ledger.accounts.get(account)
+
+    def price_book(self, now: int) -> tuple[int, PriceBook]:
+        """The number and the content of the book in force at `now`: of those in effect, the one set last."""
+        for number in range(len(self.prices) - 1, -1, -1):
+            if self.prices[number].effective_from <= now:
+                return number, self.prices[number]
+        return 0, self.prices[0]
+
+    # --- adding records, with what is derived from them ------------------------------------------------------------
+
+    def add_token(self, token: Token) -> None:
+        self.tokens[token.id] = token
+        heappush(self.token_order, (token.expires_at, token.id))
+        self.token_counts[token.account] = self.token_counts.get(token.account, 0) + 1
+
+    def add_spec(self, number: int, content: JobSpec) -> SpecEntry:
+        entry = SpecEntry(number, content, self.shapes.intern(content.shape))
+        self.specs[number] = entry
+        self.spec_ids[content] = number
+        return entry
+
+    def add_array(self, array: ArrayJob) -> None:
+        """A throttled array takes the lowest free group of the queue."""
+        self.arrays[array.id] = array
+        if array.throttle:
+            group = self.groups.index(0) if 0 in self.groups else len(self.groups)
+            self.groups[group : group + 1] = [array.id]
+            self.group_of[array.id] = group
+
+    def drop_array(self, array: ArrayJob) -> None:
+        del self.arrays[array.id]
+        group = self.group_of.pop(array.id, None)
+        if group is not None:
+            self.groups[group] = 0
+
+    def enqueue(self, job: Job, queued_at: int) -> None:
+        """Let a pending job compete. Its tenant is the account that pays."""
+        account = job.mandate.account
+        if account.tenant < 0:
+            account.tenant = len(self.tenants)
+            self.tenants.append(account)
+        job.queued_at = queued_at
+        content = job.spec.content
+        self.queue.add(
+            job.id,
+            job.spec.shape_class,
+            account.tenant,
+            content.priority,
+            queued_at,
+            content.begin_at,
+            runs=job.attempt,
+            group=self.group_of.get(job.array_job, -1),
+        )
+
+    def bind(self, job: Job, sign: int) -> None:
+        """Count the job's resources as in use (+1) or free again (-1), at its account, array and nodes."""
+        shape = job.spec.content.shape
+        n = sign * shape.members
+        in_use = job.mandate.account.in_use
+        in_use[0] += n * shape.gpus_milli
+        in_use[1] += n * shape.cpus_milli
+        in_use[2] += n * shape.memory_mib
+        if job.array_job:
+            self.arrays[job.array_job].active += sign
+        for node in self.running_on(job.placement):
+            node.running += sign
+
+    # --- asking ----------------------------------------------------------------------------------------------------
+
+    def check_feasible(self, shape: Shape) -> None:
+        """`Infeasible` when no set of the known nodes, empty and ready, could ever run `shape`."""
+        why = feasible_ever(self.cluster, shape)
+        if why is not None:
+            raise Infeasible(why=why.why, fix=why.fix)
+
+    def began(self, job: int) -> bool:
+        """Whether user code of the job has ever run."""
+        found = self.jobs.get(job)
+        return found is not None and found.began_at > 0
+
+    def due_before(self, now: int, limit: int) -> list[tuple[str, int]]:
+        """(kind, number) of grants and holds whose expiry is at or before `now`, oldest first, at most `limit`; each once.
+
+        Entries that were due stay until an event has closed them, so asking changes nothing."""
+        due: list[tuple[str, int]] = []
+        for _, kind, number in self.due.until(now):
+            if len(due) == limit:
+                break
+            due.append((kind, number))
+        return due
+
+    def running_on(self, placement: tuple[tuple[int, int], ...]) -> list[Node]:
+        """The nodes of a placement, each once."""
+        return [self.nodes_by_index[index] for index in dict.fromkeys(node for node, _ in placement)]
