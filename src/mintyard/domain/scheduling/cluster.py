@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 import numpy as np
@@ -38,6 +38,7 @@ Placement = tuple[tuple[int, int], ...]
 Constraint = tuple[tuple[str, ...], tuple[str, ...]]
 """GPU models allowed (none: any) and labels wanted, each sorted and once."""
 MAX_CONSTRAINTS_CACHED: Final = 1_024
+MAX_VERDICTS_CACHED: Final = 4_096
 _SHORT: Final = ("", "CPU", "memory", "GPU")
 
 
@@ -55,6 +56,16 @@ class NodeTotals(msgspec.Struct, frozen=True, array_like=True):
     memory_free_mib: int
     slots: tuple[int, ...]
     latency_milli: int = 0
+
+
+class NodeKind(msgspec.Struct, frozen=True):
+    """What nodes can have in common: totals, model and labels."""
+
+    cpus_milli: int
+    memory_mib: int
+    gpus: int
+    gpu_model: str
+    labels: tuple[str, ...]
 
 
 class Amounts(msgspec.Struct, frozen=True, array_like=True):
@@ -84,6 +95,10 @@ class Cluster:
         self._by_label: dict[str, set[int]] = {}
         self._constraints: dict[Constraint, int] = {((), ()): 0}
         self._free: list[int] = []
+        self.kinds: dict[NodeKind, int] = {}
+        """How many nodes there are of each kind: enough to say what could ever run."""
+        self.verdicts: dict[Shape, Any] = {}
+        """What `explain.feasible_ever` found since the nodes last changed: a cache, never part of the state."""
 
     def __len__(self) -> int:
         return len(self._index)
@@ -130,8 +145,8 @@ class Cluster:
         """Change what a node has; what is in use stays in use, so free may fall below zero and nothing more fits."""
         node = self.index_of(name)
         _check_totals(cpus_milli, memory_mib, gpus)
-        self._set_totals(node, cpus_milli, memory_mib, gpus)
         self._drop_traits(node)
+        self._set_totals(node, cpus_milli, memory_mib, gpus)
         self._set_traits(node, gpu_model, labels)
         self.gains += 1
         return node
@@ -275,6 +290,12 @@ class Cluster:
     def nodes_with_label(self, label: str) -> set[int]:
         return self._by_label.get(label, set())
 
+    def remember(self, shape: Shape, verdict: Any) -> None:
+        """Keep a verdict until a node is added, changed or removed."""
+        if len(self.verdicts) >= MAX_VERDICTS_CACHED:
+            self.verdicts.clear()
+        self.verdicts[shape] = verdict
+
     # --- copies -----------------------------------------------------------------------------------------------------
 
     def clone(self) -> Cluster:
@@ -288,6 +309,7 @@ class Cluster:
         copy._index = dict(self._index)
         copy._by_model = {model: set(nodes) for model, nodes in self._by_model.items()}
         copy._by_label = {label: set(nodes) for label, nodes in self._by_label.items()}
+        copy.kinds = dict(self.kinds)
         copy._constraints = dict(self._constraints)
         return copy
 
@@ -383,15 +405,27 @@ class Cluster:
     def _set_traits(self, node: int, gpu_model: str, labels: Iterable[str]) -> None:
         self._models[node] = gpu_model
         self._labels[node] = tuple(sorted(set(labels)))
+        self.verdicts.clear()
+        kind = self._kind(node)
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
         self._by_model.setdefault(gpu_model, set()).add(node)
         for label in self._labels[node]:
             self._by_label.setdefault(label, set()).add(node)
         self._set_eligible(node)
 
     def _drop_traits(self, node: int) -> None:
+        self.verdicts.clear()
+        kind = self._kind(node)
+        self.kinds[kind] -= 1
+        if not self.kinds[kind]:
+            del self.kinds[kind]
         _discard(self._by_model, self._models[node], node)
         for label in self._labels[node]:
             _discard(self._by_label, label, node)
+
+    def _kind(self, node: int) -> NodeKind:
+        cpus, memory, gpus = self.table[[CPU_TOTAL, MEMORY_TOTAL, GPUS], node].tolist()
+        return NodeKind(cpus, memory, gpus, self._models[node], self._labels[node])
 
     def _set_eligible(self, node: int) -> None:
         for constraint, row in self._constraints.items():
@@ -409,7 +443,7 @@ class Cluster:
             [set[int]().union(*(self.nodes_with_model(model) for model in models))] if models else []
         )
         sets += [self.nodes_with_label(label) for label in labels]
-        nodes = set.intersection(*sets)
+        nodes = sets[0].intersection(*sets[1:])
         mask = self.eligible[row]
         mask[:] = 0
         mask[np.fromiter(nodes, np.int64, len(nodes))] = 1

@@ -19,15 +19,11 @@ from numpy.typing import NDArray
 
 from mintyard.domain.scheduling import kernels, queue_kernel
 from mintyard.domain.scheduling.cluster import Cluster, Placement
+from mintyard.domain.scheduling.feasibility import lack_milli, rooms_when_empty
 from mintyard.domain.scheduling.layout import (
-    CPU,
-    CPU_TOTAL,
     DEMAND,
     ELIGIBLE,
     FAILED,
-    GPU_MILLI,
-    GPUS,
-    IDLE,
     JOB_CLASS,
     JOB_COLUMNS,
     JOB_GROUP,
@@ -35,16 +31,11 @@ from mintyard.domain.scheduling.layout import (
     JOB_RESERVES,
     JOB_STATUS,
     MEMBERS,
-    MEMORY,
-    MEMORY_TOTAL,
     NEED_CPU,
-    NEED_GPUS,
     NEED_MEMORY,
     NEED_MILLI,
-    NEED_WHOLE,
     PLACED,
     THROTTLED,
-    WHOLE,
 )
 from mintyard.domain.scheduling.queue import PendingQueue
 from mintyard.domain.scheduling.reasons import Reason
@@ -283,40 +274,14 @@ class _Round:
         count = self.cluster.count
         table = self.cluster.table[:, :count].astype(np.int64)
         usable = (self.cluster.eligible[int(need[ELIGIBLE]), :count] & self.is_open[:count]) == 1
-        room = np.where(usable, _room_when_empty(table, need), 0)
+        room = np.where(usable, rooms_when_empty(table, need), 0)
         if int(room.sum()) < int(need[MEMBERS]):
             return
-        lack = _lack_milli(table, need)
+        lack = lack_milli(table, need)
         order = np.argsort(np.where(room > 0, lack, 1 << 40), kind="stable")
         enough = int(np.searchsorted(np.cumsum(room[order]), int(need[MEMBERS]))) + 1
         self.is_open[order[:enough]] = 0
         self.keepers.append(job)
-
-
-def _room_when_empty(table: NDArray[np.int64], need: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Members of one request that each node could run with nothing else on it."""
-    room = np.full(table.shape[1], 1 << 30, np.int64)
-    for total, amount in ((CPU_TOTAL, NEED_CPU), (MEMORY_TOTAL, NEED_MEMORY)):
-        if need[amount]:
-            room = np.minimum(room, table[total] // need[amount])
-    if need[NEED_GPUS]:
-        per_gpu = GPU_MILLI // need[NEED_MILLI]
-        room = np.minimum(room, table[GPUS] * per_gpu // need[NEED_GPUS])
-    return room
-
-
-def _lack_milli(table: NDArray[np.int64], need: NDArray[np.int64]) -> NDArray[np.int64]:
-    """What each node lacks for one member, as the sum of the shares of CPU, memory and GPU in 1/1,000."""
-    lack = np.zeros(table.shape[1], np.int64)
-    gpus = table[WHOLE] * GPU_MILLI if need[NEED_WHOLE] else table[IDLE]
-    for free, amount in (
-        (table[CPU], int(need[NEED_CPU])),
-        (table[MEMORY], int(need[NEED_MEMORY])),
-        (gpus, int(need[NEED_GPUS] * need[NEED_MILLI])),
-    ):
-        if amount:
-            lack += np.maximum(0, amount - free) * 1_000 // amount
-    return lack
 
 
 def _scaled(typical: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -13,10 +13,10 @@ from enum import StrEnum
 from functools import cache
 from typing import Final
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from mintyard.domain.scheduling.feasibility import Need, NodeView
 from mintyard.domain.scheduling.layout import (
     CPU_PER_GPU,
     CPU_TOTAL,
@@ -57,35 +57,6 @@ class Policy(StrEnum):
     """GPUs in use first, then nodes in use, then untouched ones."""
     FGD = "fgd"
     """Least growth of fragmentation for the classes seen, truncated to an integer 0 to 100."""
-
-
-class NodeView(msgspec.Struct):
-    """One node as the plain definitions see it; `slots` the free milli of each GPU."""
-
-    cpu: int
-    memory: int
-    cpu_total: int
-    memory_total: int
-    slots: list[int]
-    latency: int = 0
-    eligible: tuple[bool, ...] = (True,)
-    """By row of the eligibility masks."""
-
-    @property
-    def idle(self) -> int:
-        return sum(max(0, slot) for slot in self.slots)
-
-
-class Need(msgspec.Struct, frozen=True):
-    """What one member asks for; `weights` multiply CPU, memory and GPU left, `demand` is how often it was seen."""
-
-    cpu: int
-    memory: int
-    gpus: int
-    milli: int
-    weights: tuple[int, int, int] = (0, 0, 0)
-    eligible: int = 0
-    demand: int = 0
 
 
 def parameters(policy: Policy, cpu_per_gpu_milli: int) -> NDArray[np.int64]:
