@@ -33,7 +33,7 @@ class Exit(IntEnum):
     BROKEN = 14
 
 
-class Problem(msgspec.Struct, frozen=True, array_like=True):
+class Problem(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """An error as data: what crosses processes; everything else follows from the code."""
 
     code: str

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Everything, without a limit of time, with the results in docs/results/: verify.sh PYTHON
+# SEEDS, KILLS and MINTYARD_TEST_POSTGRES are taken from the environment; each step's last lines are kept.
+set -euo pipefail
+python=$1
+results=docs/results
+mkdir -p "$results"
+
+step() {
+  local name=$1
+  shift
+  echo "== $name"
+  { echo "\$ ${*/#"$python"/python}"; "$@" 2>&1; } | tee "$results/$name.log.part"
+  tail -n 60 "$results/$name.log.part" >"$results/$name.txt"
+  rm "$results/$name.log.part"
+}
+
+step test "$python" -m pytest -q -n 2 -m "not postgres and not service"
+if [ -n "${MINTYARD_TEST_POSTGRES:-}" ]; then
+  MINTYARD_REQUIRE_SERVICES=1 step postgres "$python" -m pytest -q -m postgres
+fi
+step sim "$python" -m mintyard.sim --seeds "${SEEDS:-10000}"
+step crash "$python" -m tests.crash --kills "${KILLS:-200}"
+step bench "$python" -m bench
+echo "results are in $results"

@@ -1,0 +1,25 @@
+"""For all tests: hypothesis profiles, and services that must not be skipped where they are promised."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("dev", max_examples=100, deadline=None)
+settings.register_profile(
+    "ci", max_examples=200, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    """With MINTYARD_REQUIRE_SERVICES a skipped service test is a failure: CI can't pass by not having the service."""
+    report = yield
+    needs_service = item.get_closest_marker("postgres") or item.get_closest_marker("service")
+    if report.skipped and needs_service and os.environ.get("MINTYARD_REQUIRE_SERVICES"):
+        report.outcome = "failed"
+        report.longrepr = f"{item.nodeid} was skipped, and MINTYARD_REQUIRE_SERVICES is set"
+    return report
