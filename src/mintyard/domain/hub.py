@@ -153,7 +153,7 @@ def decide(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Re
 
 def parts(state: State, command: Command) -> Iterator[Command] | None:
     """The parts of a compound command in order, None for a simple one."""
-    if isinstance(command, TakeReports):
+    if isinstance(command, TakeReports) and len(command.reports) != 1:
         return (TakeReports(command.engine, (report,)) for report in command.reports)
     if isinstance(command, Submit) and not command.atomic and len(command.jobs) > 1:
         return (Submit(command.authority, (job,), True, command.dry_run) for job in command.jobs)

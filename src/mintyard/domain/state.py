@@ -281,12 +281,6 @@ class State:
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
-    def check_feasible(self, shape: Shape) -> None:
-        """`Infeasible` when no set of the known nodes, empty and ready, could ever run `shape`."""
-        why = feasible_ever(self.cluster, shape)
-        if why is not None:
-            raise Infeasible(why=why.why, fix=why.fix)
-
     def began(self, job: int) -> bool:
         """Whether user code of the job has ever run."""
         found = self.jobs.get(job)

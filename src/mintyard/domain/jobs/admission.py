@@ -35,6 +35,7 @@ from mintyard.domain.limits import (
     MAX_TIME_LIMIT_MS,
 )
 from mintyard.domain.replies import Batch, Ticket
+from mintyard.domain.scheduling.explain import check_feasible
 from mintyard.domain.state import Mandate, SpecEntry, State
 from mintyard.domain.tokens.authority import Block, Scope
 from mintyard.domain.tokens.registry import check_caps, reach, require
@@ -267,7 +268,7 @@ def _check_budget(spec: JobSpec, cost: int) -> None:
 def _check_feasible(state: State, entry: SpecEntry) -> None:
     """`Infeasible` when nodes are known and none of them, empty, could ever run it; with no node yet, jobs may wait."""
     if len(state.cluster):
-        state.check_feasible(entry.content.shape)
+        check_feasible(state.cluster, entry.content.shape)
 
 
 def check_spec(spec: JobSpec) -> None:
