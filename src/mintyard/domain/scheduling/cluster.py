@@ -250,18 +250,19 @@ class Cluster:
 
     def used(self) -> Amounts:
         """What is taken in all."""
-        table = self.table[:, : self.count].astype(np.int64)
-        gpus = int(table[GPUS].sum()) * GPU_MILLI - int(table[SLOT:].sum())
+        total = self.total()
         return Amounts(
-            int((table[CPU_TOTAL] - table[CPU]).sum()), int((table[MEMORY_TOTAL] - table[MEMORY]).sum()), gpus
+            total.cpus_milli - self._sum(CPU),
+            total.memory_mib - self._sum(MEMORY),
+            total.gpus_milli - sum(self._sum(SLOT + slot) for slot in range(MAX_GPUS_PER_MEMBER)),
         )
 
     def total(self) -> Amounts:
         """What all nodes have, schedulable or not."""
-        table = self.table[:, : self.count].astype(np.int64)
-        return Amounts(
-            int(table[CPU_TOTAL].sum()), int(table[MEMORY_TOTAL].sum()), int(table[GPUS].sum()) * GPU_MILLI
-        )
+        return Amounts(self._sum(CPU_TOTAL), self._sum(MEMORY_TOTAL), self._sum(GPUS) * GPU_MILLI)
+
+    def _sum(self, row: int) -> int:
+        return int(self.table[row, : self.count].sum(dtype=np.int64))
 
     # --- who may run where ------------------------------------------------------------------------------------------
 
