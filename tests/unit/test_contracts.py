@@ -19,13 +19,16 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 DOMAIN = sorted((PACKAGE / "domain").rglob("*.py"))
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 70
-LONG_FUNCTIONS: dict[str, int] = {}
+LONG_FUNCTIONS: dict[str, int] = {
+    "src/mintyard/domain/scheduling/kernels.py:place_kernel": 80,
+    "src/mintyard/domain/scheduling/queue_kernel.py:top": 80,
+}
 """`path:function` of those that may be longer, with their bound: a kernel that Numba would not inline, a table."""
 
-PURE_STANDARD_LIBRARY = {
-    "__future__", "abc", "array", "base64", "bisect", "collections", "dataclasses", "decimal", "enum", "fractions",
-    "functools", "hashlib", "heapq", "itertools", "json", "math", "operator", "re", "struct", "types", "typing",
-}  # fmt: skip
+PURE_STANDARD_LIBRARY = set(
+    "__future__ abc array base64 bisect collections dataclasses datetime decimal enum fnmatch fractions functools "
+    "hashlib heapq itertools json math operator re struct types typing".split()
+)
 """What the domain may import of the standard library: nothing with a clock, a file, a socket, chance or a thread."""
 IMPURE_CALLS = {
     "open",
@@ -40,7 +43,9 @@ IMPURE_CALLS = {
     "hash",
     "globals",
 }
-IMPURE_ATTRIBUTES = {"now", "utcnow", "today", "environ", "urandom", "default_rng"}
+CLOCK_CALLS = {"now", "utcnow", "today"}
+LOCAL_ZONE_CALLS = {"fromtimestamp": 2, "astimezone": 1}
+"""Methods that fall back on the machine's zone with fewer arguments than these."""
 
 
 def name_of(path: Path) -> str:
@@ -79,11 +84,16 @@ def purity_faults(tree: ast.Module, in_scheduling: bool) -> list[str]:
             faults.append(f"{node.lineno}: async")
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
             faults.append(f"{node.lineno}: calls {node.func.id}")
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id in ("np", "numpy") and node.attr == "random":
-                faults.append(f"{node.lineno}: numpy's random")
-            if node.value.id in ("datetime", "date", "os", "time") and node.attr in IMPURE_ATTRIBUTES:
-                faults.append(f"{node.lineno}: {node.value.id}.{node.attr}")
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in CLOCK_CALLS:
+                faults.append(f"{node.lineno}: calls {node.func.attr}")
+            if (
+                node.func.attr in LOCAL_ZONE_CALLS
+                and len(node.args) + len(node.keywords) < LOCAL_ZONE_CALLS[node.func.attr]
+            ):
+                faults.append(f"{node.lineno}: {node.func.attr} in the machine's time zone")
+        if isinstance(node, ast.Attribute) and node.attr == "random":
+            faults.append(f"{node.lineno}: a random generator")
     return faults
 
 
@@ -96,7 +106,8 @@ def test_domain_is_pure(path: Path) -> None:
     "source",
     [
         "import time", "import os.path", "from random import random", "import asyncio", "import logging",
-        "import pathlib", "import socket", "import threading", "from datetime import datetime", "import numba",
+        "import pathlib", "import socket", "import threading", "x = datetime.now()", "x = dt.datetime.now(UTC)", "date.today()",
+        "datetime.fromtimestamp(1)", "x.astimezone()", "import numba",
         "import numpy.random", "x = np.random.rand()", "open('x')", "async def f(): pass", "hash('a')",
         "from mintyard.ports.store import Store", "import sqlalchemy",
     ],
@@ -135,7 +146,8 @@ def _environment() -> dict[str, str]:
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_module_is_documented_and_short(path: Path) -> None:
     source = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(source)), "a module says what its room is for"
+    empty_marker = path.name == "__init__.py" and not source.strip()
+    assert empty_marker or ast.get_docstring(ast.parse(source)), "a module says what its room is for"
     assert len(source.splitlines()) <= MAX_MODULE_LINES
 
 
