@@ -40,6 +40,9 @@ class AttemptTable:
     def keys(self) -> set[tuple[int, int]]:
         return {(one.job, one.attempt) for one in self._told.values()}
 
+    def any_live(self) -> bool:
+        return any(not one.ended for one in self._told.values())
+
     def take_reports(self) -> list[Report]:
         reports, self._reports = self._reports, []
         return reports

@@ -107,6 +107,18 @@ def connect(state: str, state_handle: int, idle_s: float, cgroup: str) -> AgentC
         time.sleep(0.005)
 
 
+def connect_to_running(state_handle: int) -> AgentConnection | None:
+    """A connection when a fork server of this protocol is there already; starts none."""
+    try:
+        connection = _attempt(state_handle)
+    except (OSError, ValueError):
+        return None
+    if connection.hello.get("protocol") == PROTOCOL:
+        return connection
+    connection.close()
+    return None
+
+
 def _attempt(state_handle: int) -> AgentConnection:
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:

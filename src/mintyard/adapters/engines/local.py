@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from mintyard.adapters.engines.attempts import AttemptTable
-from mintyard.adapters.engines.connection import AgentConnection, Hint, connect
+from mintyard.adapters.engines.connection import AgentConnection, Hint, connect, connect_to_running
 from mintyard.adapters.engines.cores import Cores
 from mintyard.adapters.engines.environment import inherited
 from mintyard.adapters.engines.inventory import declared_nodes, machine_node
@@ -219,6 +219,9 @@ class LocalEngine:
         if time.monotonic() >= self._next_tick:
             self._table.refresh()
             self._send_again()
+            if self._connection is None and self._table.any_live():
+                # What an earlier engine started is then heard of at once, not by the second.
+                self._connection = connect_to_running(self._state_handle)
             self._next_tick = time.monotonic() + _TICK_S
 
     def _heed(self, hint: Hint) -> None:
