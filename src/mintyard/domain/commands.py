@@ -37,6 +37,7 @@ class SetAccountState(msgspec.Struct, frozen=True, array_like=True, tag=3):
     authority: Authority | None
     account: str
     trigger: str
+    key: str = ""
 
 
 class CreateGrant(msgspec.Struct, frozen=True, array_like=True, tag=4):
@@ -69,6 +70,7 @@ class EndGrant(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
     authority: Authority | None
     grant: int
+    key: str = ""
 
 
 class RegisterToken(msgspec.Struct, frozen=True, array_like=True, tag=7):
@@ -86,6 +88,7 @@ class SetTokenState(msgspec.Struct, frozen=True, array_like=True, tag=8):
     authority: Authority | None
     token: str
     trigger: str
+    key: str = ""
 
 
 class RevokeBlock(msgspec.Struct, frozen=True, array_like=True, tag=9):
@@ -94,6 +97,7 @@ class RevokeBlock(msgspec.Struct, frozen=True, array_like=True, tag=9):
     authority: Authority | None
     token: str
     block: str
+    key: str = ""
 
 
 class RevokeAccountTokens(msgspec.Struct, frozen=True, array_like=True, tag=10):
@@ -101,6 +105,7 @@ class RevokeAccountTokens(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
     authority: Authority | None
     account: str
+    key: str = ""
 
 
 class SetPrices(msgspec.Struct, frozen=True, array_like=True, tag=11):
@@ -108,6 +113,7 @@ class SetPrices(msgspec.Struct, frozen=True, array_like=True, tag=11):
 
     authority: Authority | None
     book: PriceBook
+    key: str = ""
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag=12):
@@ -127,6 +133,7 @@ class ControlJobs(msgspec.Struct, frozen=True, array_like=True, tag=13):
     verb: str
     jobs: tuple[int, ...]
     reason: str = ""
+    key: str = ""
 
 
 class UpdateJob(msgspec.Struct, frozen=True, array_like=True, tag=14):
@@ -137,6 +144,7 @@ class UpdateJob(msgspec.Struct, frozen=True, array_like=True, tag=14):
     time_limit_ms: int | None = None
     priority: int | None = None
     begin_at: int | None = None
+    key: str = ""
 
 
 class PlaceHold(msgspec.Struct, frozen=True, array_like=True, tag=15):
@@ -168,6 +176,7 @@ class DrawHold(msgspec.Struct, frozen=True, array_like=True, tag=17):
     authority: Authority | None
     hold: int
     spent: dict[Unit, int]
+    key: str = ""
 
 
 class SettleHold(msgspec.Struct, frozen=True, array_like=True, tag=18):
@@ -176,6 +185,7 @@ class SettleHold(msgspec.Struct, frozen=True, array_like=True, tag=18):
     authority: Authority | None
     hold: int
     used: dict[Unit, int]
+    key: str = ""
 
 
 class VoidHold(msgspec.Struct, frozen=True, array_like=True, tag=19):
@@ -183,6 +193,7 @@ class VoidHold(msgspec.Struct, frozen=True, array_like=True, tag=19):
 
     authority: Authority | None
     hold: int
+    key: str = ""
 
 
 class Refund(msgspec.Struct, frozen=True, array_like=True, tag=20):
@@ -209,6 +220,7 @@ class ControlNode(msgspec.Struct, frozen=True, array_like=True, tag=22):
     node: str
     verb: str
     reason: str = ""
+    key: str = ""
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag=23):

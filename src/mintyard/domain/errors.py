@@ -159,6 +159,22 @@ class InvalidSpec(Refused):
     remedy = "Correct {field} and send it again."
 
 
+class MediaTypeUnsupported(Refused):
+    code = "media_type_unsupported"
+    status = 415
+    exit_status = Exit.USAGE
+    message = "A body of {given} is not read here."
+    remedy = "Send {allowed}."
+
+
+class MethodNotAllowed(Refused):
+    code = "method_not_allowed"
+    status = 405
+    exit_status = Exit.USAGE
+    message = "{method} is not possible at {path}."
+    remedy = "Possible are {allowed}."
+
+
 class TooLarge(Refused):
     code = "too_large"
     status = 413
@@ -554,6 +570,12 @@ class KeyRingExposed(Broken):
     code = "key_ring_exposed"
     message = "Others on this machine can reach the signing keys in {path} (mode {mode})."
     remedy = "Close it with `chmod go= {path}`, then withdraw the keys: they may have been read."
+
+
+class Fault(Broken):
+    code = "fault"
+    message = "The hub failed at this request; it is in its log under the request's id."
+    remedy = "Report this with the request id. A write may or may not have taken effect: look, or repeat it with its key."
 
 
 class IllegalTransition(Broken):

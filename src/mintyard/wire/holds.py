@@ -18,8 +18,8 @@ Amounts = Annotated[
 
 
 class PlaceHold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Hold amounts at an account, the caller's own when none is given. With a `holder` it is an escrow: a slice that the holder
-    spends without asking and reports in sums. It ends by itself after `life_ms`."""
+    """Hold amounts at an account, the caller's own when none is given. With a `holder` it is an escrow: a slice that the
+    holder spends without asking and reports in sums. It ends by itself after `life_ms`."""
 
     amounts: Annotated[Amounts, Meta(min_length=1)]
     account: AccountId | None = None

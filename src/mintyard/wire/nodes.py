@@ -17,8 +17,8 @@ Rates = Annotated[
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as its engine counts it. `running` is how many attempts are bound to it; `virtual` marks declared GPUs that don't
-    exist."""
+    """A node as its engine counts it. `running` is how many attempts are bound to it; `virtual` marks declared GPUs that
+    don't exist."""
 
     node: str
     engine: str

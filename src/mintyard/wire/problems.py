@@ -15,8 +15,8 @@ MAX_PROBLEM_BYTES: Final = 1_048_576
 
 
 class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """An error. `code` and `params` are stable and can be translated, `detail` and `remedy` are for people, `instance` is the
-    id of the request."""
+    """An error. `code` and `params` are stable and can be translated, `detail` and `remedy` are for people, `instance` is
+    the id of the request."""
 
     type: Annotated[str, Meta(examples=["urn:mintyard:error:quota_exhausted"])]
     title: str

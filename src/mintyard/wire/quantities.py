@@ -149,15 +149,12 @@ def parse_cpus(text: str, field: str = "cpus") -> int:
 def parse_gpus(text: str, field: str = "gpus", highest: int = limits.MAX_GPUS_PER_MEMBER) -> GpuRequest:
     """Devices for `2`, `0.5` (half of one), `a100`, `a100:2`, `a100|h100:2` (either model)."""
     allowed = f"write a count from 0 to {highest}, a fraction of one such as 0.5, or MODEL:COUNT"
-    models, _, count = text.rpartition(":")
-    if not _DECIMAL.fullmatch(count):
-        models, count = (f"{models}:{count}" if models else count), "1"
+    models, colon, count = text.rpartition(":")
+    if not colon and not text[:1].isdigit():
+        models, count = text, "1"
     names = tuple(dict.fromkeys(models.split("|"))) if models else ()
-    if (
-        any(not name or ":" in name for name in names)
-        or not text
-        or len(names) > limits.MAX_GPU_MODELS_PER_JOB
-    ):
+    well_formed = bool(text) and (models or not colon) and all(name[:1].isalnum() and ":" not in name for name in names)
+    if not well_formed or not _DECIMAL.fullmatch(count) or len(names) > limits.MAX_GPU_MODELS_PER_JOB:
         refuse(field, text, allowed)
     for name in names:
         check_name("GPU model", name)

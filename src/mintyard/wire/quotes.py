@@ -44,8 +44,8 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a job does not run. `details` are sentences with numbers, `changes` say what would let it start, `ahead` is how many
-    come before it."""
+    """Why a job does not run. `details` are sentences with numbers, `changes` say what would let it start, `ahead` is how
+    many come before it."""
 
     job: int
     state: str

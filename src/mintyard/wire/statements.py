@@ -61,8 +61,8 @@ class JournalHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change in the caller's subtree, as the watch stream carries it. `id` (record and place in it) is the SSE id to resume
-    after; `kind` names the event, `data` has its fields."""
+    """One change in the caller's subtree, as the watch stream carries it. `id` (record and place in it) is the SSE id to
+    resume after; `kind` names the event, `data` has its fields."""
 
     id: str
     at: str

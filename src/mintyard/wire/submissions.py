@@ -170,8 +170,8 @@ class ReceiptLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The exact bill of a job or of a hold placed by hand. `cost` in money at list price, refunds deducted; `final` says that
-    nothing will be added; `used` is what was counted, in the unit of each stock."""
+    """The exact bill of a job or of a hold placed by hand. `cost` in money at list price, refunds deducted; `final` says
+    that nothing will be added; `used` is what was counted, in the unit of each stock."""
 
     account: str
     final: bool

@@ -26,8 +26,8 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class MintToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask for a new token. Exactly one of `scopes` and `role`; `account` empty is the caller's own. `ceilings` are cumulative
-    over all uses of the token and everything narrowed from it; None in a list allows any."""
+    """Ask for a new token. Exactly one of `scopes` and `role`; `account` empty is the caller's own. `ceilings` are
+    cumulative over all uses of the token and everything narrowed from it; None in a list allows any."""
 
     account: AccountId | None = None
     scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=len(Scope))] | None = None

@@ -113,7 +113,7 @@ def _check_plain(event: Any, line: int) -> None:
 
 def _node(event: Any, line: int) -> Node:
     if isinstance(event, yaml.ScalarEvent):
-        return Scalar(line, event.value, is_null=event.style is None and event.value in _NULLS)
+        return Scalar(line, event.value, is_null=not event.style and event.value in _NULLS)
     return Sequence(line, []) if isinstance(event, yaml.SequenceStartEvent) else Mapping(line, {}, {})
 
 
