@@ -287,8 +287,8 @@ def _least(mine: int | None, theirs: int | None) -> int | None:
 def intersect(origin: Origin, chain: Sequence[Restrictions], ids: Sequence[str], key: str) -> Authority:
     """The rights that all blocks of `chain` allow together; `ids` are the blocks' ids, `key` the root key's.
 
-    The account may move downwards only: two accounts of which none contains the other allow no one to pay, which is
-    `TokenMalformed` here and no payer in Datalog.
+    Of two accounts the deeper one pays. Two of which none contains the other leave no one to pay, which is
+    `TokenMalformed` here and a failed check in Datalog.
     """
     root = chain[0]
     account, scopes, expires_at = root.account, root.scopes, root.expires_at
@@ -299,7 +299,7 @@ def intersect(origin: Origin, chain: Sequence[Restrictions], ids: Sequence[str],
     blocks = [Block(ids[0], expires_at, root.ceilings)]
     for index in range(1, len(chain)):
         block = chain[index]
-        if block.account is not None:
+        if block.account is not None and not is_within(account, block.account):
             if not is_within(block.account, account):
                 raise TokenMalformed(why=f"block {index} moves it from account {account} to {block.account}")
             account = block.account
