@@ -6,7 +6,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-builtin-rules
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+PYTHON ?= $(shell for name in python3.11 python3.12 python3.13 python3; do \
+	$$name -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && command -v $$name && break; done)
 VENV ?= .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
@@ -17,7 +18,6 @@ KILLS ?= 20
 KERNELS := $(shell cat pyproject.toml src/mintyard/domain/scheduling/*.py src/mintyard/domain/scheduling/*/*.py requirements/hub.txt 2>/dev/null | cksum | cut -d' ' -f1)
 export NUMBA_CACHE_DIR ?= $(abspath $(VENV))/var/numba-$(KERNELS)
 export PYTHONHASHSEED ?= random
-export UV_LINK_MODE ?= copy
 
 .PHONY: help demo test quick check format sim crash verify bench docs lock clean
 
@@ -27,8 +27,7 @@ help: ## what there is to make
 # --- environments: the hub alone, then what developing needs -------------------------------------------------------
 
 $(VENV)/.uv:
-	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
-	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed, PYTHON=... names another")'
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed; PYTHON=/path/to/python names one" >&2; exit 1; }
 	"$(PYTHON)" -m venv "$(VENV)"
 	"$(BIN)/python" -m pip install --quiet --disable-pip-version-check "uv>=0.8"
 	@touch "$@"
