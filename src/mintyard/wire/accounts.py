@@ -83,4 +83,6 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
     expired: AmountOut
     starts_at: str | None = None
     expires_at: str | None = None
+    created_at: str | None = None
+    closed_at: str | None = None
     note: str = ""

@@ -47,14 +47,25 @@ class SettleHold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     used: Amounts
 
 
+class HoldLine(msgspec.Struct, frozen=True, kw_only=True):
+    """An amount held at one account; `resources` names what of a job it pays for, nothing when it isn't a job's."""
+
+    account: str
+    unit: Unit
+    amount: AmountOut
+    resources: tuple[Unit, ...] = ()
+
+
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """A hold. `amounts` is what was held in all, `drawn` what of it is spent; `job` is set for a job's own hold."""
+    """A hold. `lines` are the amounts held at the caller's account and below; `drawn` is what an escrow's holder has reported so
+    far, `used` what the hold was settled on; `job` is set for a job's own hold."""
 
     hold: int
     account: str
     state: Literal["held", "settled", "voided", "expired"]
-    amounts: dict[Unit, AmountOut]
+    lines: tuple[HoldLine, ...]
     drawn: dict[Unit, AmountOut] = {}
+    used: dict[Unit, AmountOut] = {}
     holder: str = ""
     note: str = ""
     job: int | None = None

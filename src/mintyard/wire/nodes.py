@@ -17,8 +17,8 @@ Rates = Annotated[
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as its engine counts it. `running` is how many attempts are bound to it; `virtual` marks declared GPUs that
-    don't exist."""
+    """A node as its engine counts it. `running` attempts use `used_*` of it now; `virtual` marks declared GPUs that don't
+    exist."""
 
     node: str
     engine: str
@@ -29,8 +29,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     gpu_model: str = ""
     labels: tuple[str, ...] = ()
     virtual: bool = False
-    running: int | None = None
+    running: int = 0
+    used_cpus_milli: int = 0
+    used_memory_mib: int = 0
+    used_gpus_milli: int = 0
     reason: str = ""
+    joined_at: str | None = None
 
 
 class ControlNode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,12 +56,14 @@ class SetPrices(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class PriceBook(msgspec.Struct, frozen=True, kw_only=True):
-    """A price book that was set; the one with the highest number that has come into effect is in force."""
+    """A price book that was set. `in_force`: jobs admitted now are priced by it."""
 
     number: int
     gpu: AmountOut
     cpu: AmountOut
     memory: AmountOut
     storage: AmountOut
+    in_force: bool
     gpu_models: dict[str, AmountOut] = {}
     effective_from: str | None = None
+    set_at: str | None = None

@@ -8,44 +8,40 @@ import msgspec
 from msgspec import Meta
 
 from mintyard.domain.units import Unit
+from mintyard.wire.accounts import Balance
 from mintyard.wire.bounds import AmountOut
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One movement at an account: `kind` is grant, adjust, spend, refund, expire; `amount` is what it added (or took, with a
-    minus) in `unit`; `ref` names the grant, job or hold."""
+class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
+    """One posting: `amount` moved from `debit` to `credit` for `cause`; `left`, `held` and `spent` are the account's after it."""
 
-    at: str
     seq: int
-    account: str
-    kind: str
-    unit: Unit
+    ordinal: int
+    at: str
+    cause: str
+    debit: str
+    credit: str
     amount: AmountOut
-    grant: int | None = None
-    job: int | None = None
-    hold: int | None = None
-    note: str = ""
-
-
-class Total(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of one unit over the statement's time and subtree."""
-
-    unit: Unit
-    granted: AmountOut
+    left: AmountOut
+    held: AmountOut
     spent: AmountOut
-    refunded: AmountOut
-    expired: AmountOut
+    grant: int | None = None
+    hold: int | None = None
+    job: int | None = None
+    attempt: int | None = None
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """What an account and those below it were given and used from `starts_at` (inclusive) to `ends_at` (exclusive)."""
+    """What moved at one account in one unit in [`since`, `until`), with the balance before the first line shown and after the
+    last. `next` is the cursor of the following page, whose `opening` is this page's `closing`."""
 
     account: str
-    starts_at: str
-    ends_at: str
-    currency: str
-    totals: tuple[Total, ...]
-    items: tuple[Entry, ...]
+    unit: Unit
+    opening: Balance
+    lines: tuple[StatementLine, ...]
+    closing: Balance
+    since: str | None = None
+    until: str | None = None
     next: str | None = None
     seq: int = 0
 

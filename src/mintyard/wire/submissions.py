@@ -109,40 +109,96 @@ class UpdateJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     begin_at: Instant | None = None
 
 
-class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job as it is at `seq`. Resources are those of one member. `cost` in money so far; what has not happened is None."""
+class Resources(msgspec.Struct, frozen=True, kw_only=True):
+    """What one member of a job asks for, and how many members start together."""
 
-    job: int
-    name: str
-    account: str
-    state: JobState
-    reason: str = ""
-    message: str = ""
-    queue: str = "default"
-    priority: int = limits.DEFAULT_PRIORITY
-    array_job: int | None = None
-    array_index: int | None = None
-    attempt: int = 0
-    nodes: tuple[str, ...] = ()
-    cpus_milli: int = 0
-    memory_mib: int = 0
-    gpus: int = 0
-    gpu_milli: int = 1_000
+    cpus_milli: int
+    memory_mib: int
+    gpus: int
+    gpu_milli: int
+    members: int
+    storage_mb: int
     gpu_models: tuple[str, ...] = ()
-    members: int = 1
-    storage_mb: int = 0
-    time_limit_ms: int = 0
-    begin_at: str | None = None
-    submitted_at: str | None = None
+    labels: tuple[str, ...] = ()
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """Where one member of a job ran: the node and the indices of its GPUs there."""
+
+    node: str
+    gpus: tuple[int, ...] = ()
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt. `state` is starting, running, the job's final state, or the cause of its requeue; what has not happened is
+    None."""
+
+    attempt: int
+    state: str
+    members: tuple[Member, ...]
+    run_ms: int
+    cpu_ms: int
+    peak_memory_mib: int
+    cost: AmountOut
     placed_at: str | None = None
     started_at: str | None = None
     ended_at: str | None = None
     exit_code: int | None = None
     signal: int | None = None
-    run_ms: int | None = None
-    cpu_ms: int | None = None
-    peak_memory_mib: int | None = None
-    cost: AmountOut | None = None
+    message: str = ""
+
+
+class Edge(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that this one waits for, and how it satisfies."""
+
+    job: int
+    when: str
+
+
+class JobView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job, a task of an array, or an array (then `tasks` counts its tasks by state). `label` is its number as people write it
+    (`12`, or `10_3` for a task). `cost` in money at list price so far; what has not happened is None. `attempts` are given where
+    one job is shown."""
+
+    job: int
+    label: str
+    name: str
+    account: str
+    state: JobState
+    resources: Resources
+    queue: str
+    priority: int
+    time_limit_ms: int
+    grace_ms: int
+    retries: int
+    cost: AmountOut
+    attempt: int = 0
+    run_ms: int = 0
+    cpu_ms: int = 0
+    peak_memory_mib: int = 0
+    reason: str = ""
+    command: str = ""
+    workdir: str = ""
+    budget: AmountOut | None = None
+    array_job: int | None = None
+    array_index: int | None = None
+    size: int | None = None
+    throttle: int | None = None
+    tasks: dict[str, int] | None = None
+    waits_for: tuple[Edge, ...] = ()
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    begin_at: str | None = None
+    submitted_at: str | None = None
+    queued_at: str | None = None
+    placed_at: str | None = None
+    started_at: str | None = None
+    ended_at: str | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    token: str = ""
+    attempts: tuple[Attempt, ...] = ()
+    seq: int = 0
 
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,30 +213,49 @@ class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
     data: Annotated[bytes, Meta(description="Base64.", extra_json_schema={"contentEncoding": "base64"})]
 
 
-class ReceiptLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one account paid for one attempt, in one unit: held at first, spent in the end, the rest released."""
+class ResourceLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What one resource amounted to: `stock` of `unit` at `rate` an hour is `cost` in money, at list price."""
+
+    unit: Unit
+    stock: AmountOut
+    rate: AmountOut
+    cost: AmountOut
+
+
+class ChargeLine(msgspec.Struct, frozen=True, kw_only=True):
+    """What one account paid in `unit` for `resources`. `amount` is less than `listed` only where the hold was less; `refunded`
+    was given back later."""
 
     account: str
     unit: Unit
-    held: AmountOut
-    spent: AmountOut
-    released: AmountOut
+    resources: tuple[Unit, ...]
+    listed: AmountOut
+    amount: AmountOut
     refunded: AmountOut
-    attempt: int = 0
+
+
+class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """One settled attempt: `run_ms` at the prices of book `book`, which was pinned when it was admitted."""
+
+    attempt: int
+    hold: int
+    settled_at: str
+    run_ms: int
+    book: int
+    resources: tuple[ResourceLine, ...]
+    cost: AmountOut
+    charges: tuple[ChargeLine, ...]
+    refund_cause: str = ""
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The exact bill of a job or of a hold placed by hand. `cost` in money at list price, refunds deducted; `final` says
-    that nothing will be added; `used` is what was counted, in the unit of each stock."""
+    """The exact bill of a job: a receipt for each settled attempt. `cost` in money at list price, refunds deducted; `final` when
+    the job has ended. Charges at accounts above the caller's are left out."""
 
+    job: int
     account: str
+    state: JobState
     final: bool
     cost: AmountOut
-    currency: str
-    lines: tuple[ReceiptLine, ...]
-    used: dict[Unit, AmountOut] = {}
-    job: int | None = None
-    hold: int | None = None
-    run_ms: int | None = None
-    closed_at: str | None = None
-    seq: int = 0
+    receipts: tuple[AttemptReceipt, ...]
+    seq: int

@@ -68,14 +68,17 @@ class RevokeAll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered token: what is kept of it, which is not enough to use it."""
+    """A registered token: what is kept of it, which is not enough to use it. `blocks_revoked` were narrowed from it and ended
+    alone."""
 
     id: str
     account: str
     name: str
     state: Literal["active", "suspended", "revoked", "expired"]
     expires_at: str
+    registered_at: str | None = None
     parents: tuple[str, ...] = ()
+    blocks_revoked: tuple[str, ...] = ()
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
