@@ -1,0 +1,204 @@
+"""Decisions: one tick after another on the state in memory, synchronous, without store, thread or clock.
+
+Each tick takes commands in order, applies what comes of them so that the next one sees it, plans one scheduling round
+when something may have become possible, and leaves a `Decided`: a record to be written and everything that must wait for it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from mintyard.app.effects import Effect, EffectPlanner
+from mintyard.app.journal import make_record
+from mintyard.app.link import Answer
+from mintyard.app.record import encode_body
+from mintyard.app.revocations import KINDS
+from mintyard.domain import events as e
+from mintyard.domain import hub
+from mintyard.domain.commands import Command, Submit, Tick
+from mintyard.domain.errors import MintyardError, Problem, TooLarge
+from mintyard.domain.events import AnyEvent
+from mintyard.domain.limits import MAX_COMMANDS_PER_TICK, MAX_RECORD_BYTES
+from mintyard.domain.replies import Refusal
+from mintyard.domain.state import State
+from mintyard.ports.store import Record
+
+Outcome = Answer | MintyardError
+Sink = Callable[[list[tuple[Any, Outcome]]], None]
+"""Takes outcomes with their tags, many at a time; called in the writer's loop, must not block."""
+
+DEFAULT_ROUND_LIMIT: Final = 1_024
+MAX_TICK_BYTES: Final = 16 * 1_024 * 1_024
+"""A tick takes no further commands once its record may have grown to this."""
+MAX_COMMAND_BYTES: Final = MAX_RECORD_BYTES - MAX_TICK_BYTES - 4 * 1_024 * 1_024
+_TASK_BYTES: Final = 640
+"""Room for the events of one admitted task."""
+_EVENT_BYTES: Final = 128
+
+_STIRRING: Final = frozenset(
+    {
+        e.JobAdmitted,
+        e.JobEnded,
+        e.JobMoved,
+        e.JobRequeued,
+        e.JobUpdated,
+        e.NodeChanged,
+        e.NodeJoined,
+        e.NodeMoved,
+    }
+)
+"""Events after which a job may fit that did not fit before."""
+_AFFECTING: Final = frozenset({e.JobPlaced, e.JobMoved})
+
+
+class Look(msgspec.Struct, frozen=True):
+    """A question to the state between two commands; its answer waits like any other until what it saw is durable."""
+
+    at: Callable[[State], Any]
+
+
+Item = tuple[Command | Look, Sink, Any]
+"""What waits to be decided: command, where its outcome goes, and the tag it goes with."""
+
+
+class Decided:
+    """A record with everything that leaves only once it is durable."""
+
+    __slots__ = ("effects", "orders", "record", "replies")
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.effects: list[Effect] = []
+        self.orders: list[AnyEvent] = []
+        self.replies: list[tuple[Sink, Any, Any]] = []
+
+
+class Decisions:
+    """The state of one term of leadership: made by recovery, discarded when a commit fails."""
+
+    def __init__(self, state: State, head: Record | None, round_limit: int = DEFAULT_ROUND_LIMIT) -> None:
+        self.state = state
+        self.head = head
+        self.stirred = True
+        """Whether a round may find something to place."""
+        self.planned = False
+        """Whether the last tick held a round."""
+        self._round_limit = round_limit
+        self._effects = EffectPlanner()
+        self._replies: list[tuple[Sink, Any, Any]] = []
+
+    @property
+    def seq(self) -> int:
+        """The last record decided."""
+        return self.head.seq if self.head else 0
+
+    @property
+    def waiting_jobs(self) -> bool:
+        """Whether jobs compete for nodes that exist."""
+        return len(self.state.queue) > 0 and len(self.state.cluster) > 0
+
+    def undone(self) -> list[tuple[Sink, Any]]:
+        """Who was answered within a tick that an exception broke off, the one that broke it last; this state is unusable."""
+        return [(sink, tag) for sink, tag, _ in self._replies]
+
+    def decide(
+        self,
+        inbox: deque[Item],
+        now: int,
+        term: int,
+        plan: bool,
+        may_plan: bool,
+        spent: Callable[[], bool],
+        limit: int = MAX_COMMANDS_PER_TICK,
+    ) -> tuple[Decided | None, list[tuple[Sink, Any, Any]]]:
+        """One tick at `now` (ns): what to write (None: nothing happened) and the replies that go with it.
+
+        `plan` adds a round, `may_plan` does when the tick stirred something, `spent` says when the tick has taken its time. An exception means a fault of ours: then the
+        state must be discarded (see `undone`)."""
+        state = self.state
+        execute = hub.execute
+        inputs: list[Command] = []
+        events: list[AnyEvent] = []
+        self._replies = replies = []
+        self.planned = False
+        hub.begin(state, self.seq + 1, now)
+        size = count = 0
+        while inbox and count < limit:
+            command, sink, tag = inbox.popleft()
+            count += 1
+            replies.append((sink, tag, None))
+            if type(command) is Look:
+                replies[-1] = (sink, tag, _look(command, state))
+                continue
+            if type(command) is Submit:
+                weight = submit_bytes(command)
+                if weight > MAX_COMMAND_BYTES:
+                    replies[-1] = (sink, tag, Refusal(_too_large(weight)))
+                    continue
+                size += weight
+            made, reply = execute(state, command, now)  # pyright: ignore[reportArgumentType] (a Look was handled)
+            replies[-1] = (sink, tag, reply)
+            if made:
+                inputs.append(command)  # pyright: ignore[reportArgumentType]
+                events += made
+                if size + len(events) * _EVENT_BYTES > MAX_TICK_BYTES or spent():
+                    break
+            elif count & 63 == 0 and spent():
+                break
+        stirred = self.stirred or any(type(event) in _STIRRING for event in events)
+        if plan or (stirred and may_plan and self.waiting_jobs):
+            stirred = self._round(inputs, events, now)
+        self.stirred = stirred
+        return (self._decided(inputs, events, now, term) if events else None), replies
+
+    def _round(self, inputs: list[Command], events: list[AnyEvent], now: int) -> bool:
+        """Plan a round; whether another one should follow at once."""
+        self.planned = True
+        round_ = Tick(self._round_limit)
+        made, reply = hub.execute(self.state, round_, now)
+        if made:
+            inputs.append(round_)
+            events += made
+        return getattr(reply, "ref", 0) == self._round_limit
+
+    def _decided(self, inputs: list[Command], events: list[AnyEvent], now: int, term: int) -> Decided:
+        body = encode_body(inputs, events)
+        self.head = make_record(self.head, term, now, self.state.format, body)
+        decided = Decided(self.head)
+        kinds = {type(event) for event in events}
+        if not kinds.isdisjoint(_AFFECTING):
+            decided.effects = self._effects.of_events(self.state, events)
+        if not kinds.isdisjoint(KINDS):
+            decided.orders = [event for event in events if type(event) in KINDS]
+        return decided
+
+    def effects(self) -> EffectPlanner:
+        return self._effects
+
+
+def _look(look: Look, state: State) -> Any:
+    try:
+        return look.at(state)
+    except MintyardError as error:
+        return error
+
+
+def submit_bytes(command: Submit) -> int:
+    """About how many bytes a submit adds to its record: the payloads twice, as input and interned, and events by task."""
+    size = 0
+    for request in command.jobs:
+        spec = request.spec
+        size += 2 * len(spec.payload) + _TASK_BYTES
+        if spec.inputs or spec.outputs:
+            size += 2 * sum(map(len, spec.inputs)) + 2 * sum(map(len, spec.outputs))
+        if request.array is not None:
+            size += len(request.array.indices) * _TASK_BYTES
+    return size
+
+
+def _too_large(weight: int) -> Problem:
+    return TooLarge(what="The request", size=f"{weight} bytes", limit=f"{MAX_COMMAND_BYTES} bytes").problem()
