@@ -156,6 +156,7 @@ class SqliteStore:
             return gather(after_seq, limit, self._walk(db, after_seq, limit), head_seq)
 
     def seal(self, upto_seq: int) -> int:
+        self._require_writable()
         moved = 0
         while run := self._unsealed(upto_seq):
             prev, records = run

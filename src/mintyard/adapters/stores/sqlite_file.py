@@ -15,6 +15,7 @@ from mintyard.domain.errors import MintyardError, StoreCorrupt, StoreForeign, St
 
 APPLICATION_ID: Final = 0x4D59_4A31
 SCHEMA: Final = 1
+_MIN_PAGE_BYTES: Final = 512
 
 _DDL: Final = (
     """CREATE TABLE leader (
@@ -87,6 +88,9 @@ def _make(path: Path) -> None:
     except FileExistsError:
         if not path.is_file():
             raise StoreForeign(store=str(path), why="it is not a file") from None
+        if 0 < path.stat().st_size < _MIN_PAGE_BYTES:
+            # SQLite would take so short a file for a new database and write over it.
+            raise StoreForeign(store=str(path), why="it is too short to be a database") from None
         return
     except OSError as error:
         raise StoreUnavailable(why=f"can't make {path}: {error.strerror}") from error
