@@ -279,7 +279,7 @@ def test_formats_are_found_by_content(tmp_path: Path) -> None:
 
 
 def test_zipped_twin_is_found(tmp_path: Path) -> None:
-    write(tmp_path, "pods.csv.gz", gzip.compress(PODS.encode()))
+    write(tmp_path, "pods.csv.gz", gzip.compress(PODS.encode(), mtime=0))
     assert open_trace(tmp_path / "pods.csv").jobs == []
 
 
@@ -293,11 +293,12 @@ def test_unknown_format(tmp_path: Path, content: bytes) -> None:
     ("content", "why"),
     [
         (b"\xff\xfe" + "x".encode("utf-16-le"), "not UTF-8"),
-        (gzip.compress(PODS.encode())[:-9], "damaged gzip"),
+        (gzip.compress(PODS.encode(), mtime=0)[:-9], "damaged gzip"),
         (b"\x1f\x8b" + b"junk" * 9, "damaged gzip"),
-        (gzip.compress(b"x" * (MAX_LINE_CHARS + 1)), "longer than"),
+        (gzip.compress(b"x" * (MAX_LINE_CHARS + 1), mtime=0), "longer than"),
         (PODS.encode() + b"x" * (MAX_LINE_CHARS + 1), "longer than"),
     ],
+    ids=["utf-16", "cut", "not gzip", "zipped line", "line"],
 )
 def test_damaged_file(tmp_path: Path, content: bytes, why: str) -> None:
     with pytest.raises(TraceMalformed, match=why):
