@@ -49,7 +49,7 @@ def recover(store: Store, beat: Callable[[], None] = lambda: None) -> Recovered:
     Raises `VerificationFailed`, `StoreUnavailable`, `StoreCorrupt`. Nobody else may append meanwhile."""
     head = store.head()
     kept = store.load_snapshot(snapshot.SCHEMA)
-    state, start = _from_snapshot(store, kept) if kept is not None else (State(), None)
+    state, start = from_snapshot(store, kept) if kept is not None else (State(), None)
     beat()
     folded = 0
 
@@ -71,7 +71,7 @@ def recover(store: Store, beat: Callable[[], None] = lambda: None) -> Recovered:
     return Recovered(state, head, start.seq if start else 0, folded)
 
 
-def _from_snapshot(store: Store, kept: Snapshot) -> tuple[State, Checkpoint | None]:
+def from_snapshot(store: Store, kept: Snapshot) -> tuple[State, Checkpoint | None]:
     """The snapshot's state, or an empty one when the snapshot isn't what it says: the journal has everything."""
     why = _fault(store, kept)
     if not why:
