@@ -458,6 +458,12 @@ class AccountClosed(Refused):
     remedy = "Ask the owner of the account above it."
 
 
+class ChargesChanged(Conflict):
+    code = "charges_changed"
+    message = "What {account} is charged for has changed since the job was admitted."
+    remedy = "Cancel the job and submit it again."
+
+
 class Infeasible(Refused):
     code = "infeasible"
     status = 422

@@ -117,7 +117,7 @@ def job_hold(
     limits: tuple[str | int, ...] = ()
     if blocks:
         try:
-            ceilings, limits = take_ceilings(state.ledger, blocks, ceiling, making.draft)
+            ceilings, limits = take_ceilings(state.ledger, blocks, ceiling, making.draft, making.now)
         except Exception:
             for line in lines:
                 making.draft.give(line.legs)

@@ -50,13 +50,16 @@ def attempt_usage(state: State, report: AttemptUsage, now: int, out: list[AnyEve
     job = state.jobs.get(report.job)
     if job is None or job.attempt != report.attempt or job.state not in ("running", "stopping"):
         return
-    if report.run_ms - (job.boots or {}).get(report.boot, 0) >= USAGE_QUANTUM_MS:
+    known = job.boots or {}
+    if report.boot not in known or report.run_ms - known[report.boot] >= USAGE_QUANTUM_MS:
         out.append(UsageCounted(job.id, job.attempt, report.boot, report.run_ms))
 
 
 def run_time_ms(job: Job, report: AttemptEnded, now: int) -> int:
     """Billable run time: the agent's counters summed over boots, at most the interval since placement and the time limit."""
     boots = dict(job.boots or {})
+    for boot, run_ms in report.earlier.items():
+        boots[boot] = max(boots.get(boot, 0), run_ms)
     boots[report.boot] = max(boots.get(report.boot, 0), report.run_ms)
     counted = sum(boots.values())
     seen = (now - job.placed_at) // NS_PER_MS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mintyard.domain.commands import ControlJobs, UpdateJob
-from mintyard.domain.errors import BudgetTooSmall, Conflict, Forbidden, InvalidRequest, NotFound, WrongState
+from mintyard.domain.errors import BudgetTooSmall, ChargesChanged, Forbidden, InvalidRequest, NotFound, WrongState
 from mintyard.domain.events import AnyEvent, HoldExtended, JobEnded, JobMoved, JobUpdated, Line, SpecInterned
 from mintyard.domain.ids import is_within
 from mintyard.domain.jobs.admission import Rehold, ceiling_blocks, check_spec, job_hold
@@ -169,11 +169,11 @@ def _extend(state: State, job: Job, entry: SpecEntry, now: int, out: list[AnyEve
         more = ceiling.amount(line.unit, line.mask) - line.amount
         item = at.get((state.ledger.grants[line.legs[0]].account, line.unit, line.mask))
         if more > 0 and item is None:
-            raise Conflict(why="what the account is charged for has changed")
+            raise ChargesChanged(account=job.mandate.account.id)
         added.append(take_line(item, more, now, draft) if more > 0 and item else Line(line.unit, line.mask, 0, ()))
     old = job.spec.ceiling(hold.book, book)
     difference = {
         unit: max(ceiling.amount(unit, 15) - old.amount(unit, 15), 0) for block in job.mandate.blocks for unit in block.ceilings
     }
-    ceilings, limits = take_ceilings(state.ledger, ceiling_blocks(job.mandate), difference, draft)
+    ceilings, limits = take_ceilings(state.ledger, ceiling_blocks(job.mandate), difference, draft, now)
     out.append(HoldExtended(hold.id, tuple(added), ceilings, hold.expires_at, limits))

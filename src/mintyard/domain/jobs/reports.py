@@ -46,7 +46,9 @@ class AttemptUsage(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The attempt is over and nothing of it runs; its counters are final. `signal` 0 means that it exited with `exit_code`."""
+    """The attempt is over and nothing of it runs; its counters are final. `signal` 0 means that it exited with `exit_code`.
+
+    `earlier` has the final `run_ms` of each boot of the counting agent before this one, as far as the agent kept them."""
 
     job: int
     attempt: int
@@ -58,6 +60,7 @@ class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=3):
     cpu_ms: int = 0
     peak_memory_mib: int = 0
     message: str = ""
+    earlier: dict[str, int] = {}
 
 
 class NodeSeen(msgspec.Struct, frozen=True, array_like=True, tag=4):

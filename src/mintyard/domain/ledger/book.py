@@ -72,7 +72,8 @@ class Counter(msgspec.Struct, array_like=True, gc=False):
 
 
 class Hold(msgspec.Struct, array_like=True, gc=False):
-    """Amounts reserved, by line; `drawn` is what an escrow has spent so far per unit, `spent_legs` from which grants."""
+    """Amounts reserved, by line; `drawn` is what an escrow has spent so far per unit, `spent_legs` from which grants: flat
+    (grant, amount, ...)."""
 
     id: int
     account: str
@@ -85,7 +86,7 @@ class Hold(msgspec.Struct, array_like=True, gc=False):
     holder: str
     note: str
     drawn: dict[str, int] | None = None
-    spent_legs: dict[int, int] | None = None
+    spent_legs: tuple[int, ...] = ()
     drawn_ceilings: dict[str, int] | None = None
 
 
@@ -284,11 +285,9 @@ class Book:
 
     def apply_hold_drawn(self, event: HoldDrawn) -> None:
         hold = self.holds[event.hold]
-        spent_legs = hold.spent_legs if hold.spent_legs is not None else {}
         for grant, amount in _rows(event.spent, 2):
             self._move(self.grants[grant], HELD, SPENT, amount)
-            spent_legs[grant] = spent_legs.get(grant, 0) + amount
-        hold.spent_legs = spent_legs
+        hold.spent_legs = _merge(hold.spent_legs, event.spent)
         drawn_ceilings = hold.drawn_ceilings if hold.drawn_ceilings is not None else {}
         for block, unit, amount in _rows(event.ceilings, 3):
             counter = self.counters[block, Unit(unit)]
@@ -316,7 +315,8 @@ class Book:
             if counter.held < 0:
                 raise InvariantBroken(why=f"ceiling {block} {unit} released twice by hold {hold.id}")
             if counter.held == 0 and counter.expires_at <= self.now:
-                del self.counters[block, Unit(unit)]
+                # Not at once: the next attempt of the same job may charge it again within this record.
+                heappush(self._expiring, (counter.expires_at, block, unit))
 
     def apply_refunded(self, event: Refunded) -> None:
         for grant_id, amount in _rows(event.legs, 2):
@@ -332,7 +332,7 @@ class Book:
     def advance(self, now: int) -> None:
         """Forget ceilings whose block can no longer be used: a function of time alone, so no event is needed.
 
-        One that open holds still charge goes with the last of them."""
+        One that open holds still charge goes in the record after the last of them was closed."""
         self.now = now
         while self._expiring and self._expiring[0][0] <= now:
             _, block, unit = heappop(self._expiring)
@@ -368,7 +368,7 @@ class Book:
                     raise InvariantBroken(why=f"hold {hold.id}: legs don't sum to the line")
                 for grant, amount in _rows(line.legs, 2):
                     held[grant] -= amount
-            for grant, amount in (hold.spent_legs or {}).items():
+            for grant, amount in _rows(hold.spent_legs, 2):
                 held[grant] += amount
             for block, unit, amount in _rows(hold.ceilings, 3):
                 left = amount - (hold.drawn_ceilings or {}).get(f"{block}:{unit}", 0)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from mintyard.domain.errors import CeilingReached, QuotaExhausted, WrongResourceType
+from mintyard.domain.errors import CeilingReached, QuotaExhausted, TokenExpired, WrongResourceType
 from mintyard.domain.events import Line
-from mintyard.domain.ledger.book import Book, Grant, Hold, PlanEntry, rows
+from mintyard.domain.ledger.book import Book, Hold, PlanEntry, rows
 from mintyard.domain.ledger.prices import ALL_RESOURCES, RESOURCES, Bill
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import NS_PER_S, Unit, format_amount
@@ -102,10 +102,11 @@ def check_covered(entries: tuple[PlanEntry, ...], mask: int, account: str) -> No
 
 
 def take_ceilings(
-    book: Book, blocks: Sequence[Block], amounts: dict[Unit, int] | Bill, draft: Draft
+    book: Book, blocks: Sequence[Block], amounts: dict[Unit, int] | Bill, draft: Draft, now: int
 ) -> tuple[tuple[str | int, ...], tuple[str | int, ...]]:
     """What each ceiling in `blocks` is charged, flat (block, unit, amount, ...), and the limits of those charged for the first
-    time, flat (block, unit, limit, expires_at, ...); `CeilingReached` when one does not fit, with nothing left in `draft`."""
+    time, flat (block, unit, limit, expires_at, ...); with nothing left in `draft` `CeilingReached` when one does not fit, and
+    `TokenExpired` when a block is past and what was used of its ceiling is not known any more."""
     taken: list[tuple[str, Unit, int]] = []
     ceilings: list[str | int] = []
     limits: list[str | int] = []
@@ -116,6 +117,8 @@ def take_ceilings(
                 continue
             key = (block.block, unit)
             counter = book.counters.get(key)
+            if counter is None and block.expires_at <= now:
+                raise TokenExpired(expired_at=iso_time(block.expires_at))
             used = (counter.held + counter.spent if counter else 0) + draft.counters.get(key, 0)
             bound = min(limit, counter.limit) if counter else limit
             if used + amount > bound:
@@ -150,7 +153,7 @@ class Settlement:
 
 def settle(hold: Hold, used: dict[Unit, int] | Bill) -> Settlement:
     """Spend `used` (in total, draws included) from the hold's legs in order, at most what is held, and release the rest."""
-    already = dict(hold.spent_legs or {})
+    already = dict(rows(hold.spent_legs, 2))
     spent: dict[int, int] = {}
     released: dict[int, int] = {}
     for line in hold.lines:
@@ -183,17 +186,5 @@ def draw(hold: Hold, spent: dict[Unit, int]) -> tuple[tuple[int, ...], tuple[str
     return share.spent, ceilings
 
 
-def total_spent(hold: Hold, share: Settlement) -> dict[int, int]:
-    """Grant -> everything spent under this hold once `share` is applied."""
-    legs = dict(hold.spent_legs or {})
-    for grant, amount in rows(share.spent, 2):
-        legs[grant] = legs.get(grant, 0) + amount
-    return legs
-
-
 def _flat(amounts: dict[int, int]) -> tuple[int, ...]:
     return tuple(part for leg in amounts.items() if leg[1] for part in leg)
-
-
-def held_amount(grants: Iterable[Grant]) -> int:
-    return sum(grant.held for grant in grants)

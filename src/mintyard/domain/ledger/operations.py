@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from mintyard.domain.commands import (
     AdjustGrant,
     CreateGrant,
@@ -197,6 +199,8 @@ def refund(state: State, command: Refund, now: int, out: list[AnyEvent]) -> Done
 def set_prices(state: State, command: SetPrices, now: int, out: list[AnyEvent]) -> Done:
     require(state, command.authority, Scope.PRICE_WRITE, now)
     book: PriceBook = command.book
+    if book.effective_from == 0:
+        book = msgspec.structs.replace(book, effective_from=now)
     rates = (book.gpu_nano, book.cpu_nano, book.memory_nano, book.storage_nano, *book.gpu_models.values())
     if not all(0 <= rate <= MAX_RATE_NANO for rate in rates):
         raise InvalidSpec(field="rate", why=f"must be within 0 and {MAX_RATE_NANO} nano-units an hour")
@@ -242,7 +246,7 @@ def place_hold(state: State, command: PlaceHold, now: int, out: list[AnyEvent]) 
     draft = Draft()
     lines = take_lines(_unit_entries(state, account, command.amounts), now, draft)
     blocks = command.authority.blocks if command.authority else ()
-    ceilings, limits = take_ceilings(state.ledger, blocks, command.amounts, draft)
+    ceilings, limits = take_ceilings(state.ledger, blocks, command.amounts, draft, now)
     number = state.ledger.next_hold
     out.append(
         HoldPlaced(
@@ -289,7 +293,7 @@ def extend_hold(state: State, command: ExtendHold, now: int, out: list[AnyEvent]
         at = state.ledger.grants[line.legs[0]].account
         added.append(take_line(plan[at, line.unit], amount, now, draft) if amount else Line(line.unit, line.mask, 0, ()))
     blocks = command.authority.blocks if command.authority else ()
-    ceilings, limits = take_ceilings(state.ledger, blocks, command.amounts, draft)
+    ceilings, limits = take_ceilings(state.ledger, blocks, command.amounts, draft, now)
     known = {(block, unit) for block, unit, _ in rows(hold.ceilings, 3)}
     if any((block, unit) not in known for block, unit, _ in rows(ceilings, 3)):
         raise Forbidden(what=f"Hold {hold.id}, placed with a wider token,")
@@ -350,14 +354,18 @@ def void_hold(state: State, command: VoidHold, now: int, out: list[AnyEvent]) ->
 
 
 def expire_due(state: State, now: int, out: list[AnyEvent], limit: int = 10_000) -> None:
-    """Close grants and holds whose time has come, at most `limit` a tick."""
+    """Close grants and holds whose time has come, at most `limit` a tick; what a hold releases into a grant that closes
+    in the same tick expires with it."""
+    draft = Draft()
     for kind, number in state.due_before(now, limit):
         if kind == "grant":
             grant = state.ledger.grants.get(number)
             if grant is not None and grant.state == "active" and 0 < grant.expires_at <= now:
-                out.append(GrantClosed(number, "expire", grant.left))
+                out.append(GrantClosed(number, "expire", grant.left - draft.grants.get(number, 0)))
         else:
             hold = state.ledger.holds.get(number)
             if hold is not None and 0 < hold.expires_at <= now:
                 totals = _totals(hold, {})
-                out.append(closed(hold, "expire", settle(hold, totals), totals))
+                share = settle(hold, totals)
+                draft.give(share.released)
+                out.append(closed(hold, "expire", share, totals))

@@ -1,0 +1,1 @@
+"""Mutants of the core: small faults put in on purpose, each of which simulation and core tests must notice."""
