@@ -1,0 +1,44 @@
+"""Signing keys: the key ring as a long-lived process sees it, read again whenever its file was replaced."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from mintyard.credentials import KeyRing, KeySet, SigningKey
+from mintyard.credentials.keys import RING_FILE
+
+
+class SigningKeys:
+    """The ring in `folder` (made when there is none). A key that another process withdrew is never signed with again."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self._path = Path(folder) / RING_FILE
+        self._ring = KeyRing.open(folder, time.time_ns())
+        self._seen = self._stamp()
+
+    @property
+    def signing_key(self) -> SigningKey:
+        self._refresh()
+        return self._ring.signing_key
+
+    @property
+    def key_set(self) -> KeySet:
+        self._refresh()
+        return self._ring.key_set
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of the ring."""
+        return self.key_set.version
+
+    def _stamp(self) -> tuple[int, int]:
+        found = os.stat(self._path)
+        return found.st_ino, found.st_mtime_ns
+
+    def _refresh(self) -> None:
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._ring.reload()
+            self._seen = stamp
