@@ -249,6 +249,8 @@ def _check_gpus(job: Job) -> None:
 
 
 def _strings(field: str, values: Sequence[str], most: int) -> tuple[str, ...]:
+    if values == ():
+        return ()
     if isinstance(values, str) or not all(isinstance(value, str) for value in values):
         raise InvalidSpec(field=field, why="must be a list of strings")
     if len(values) > most:
@@ -269,6 +271,8 @@ def _labels(labels: Sequence[str]) -> tuple[str, ...]:
 
 def _files(field: str, names: Sequence[str]) -> tuple[str, ...]:
     """The names in the form in which they are compared: `./a//b` is `a/b`."""
+    if names == ():
+        return ()
     files: dict[str, None] = {}
     for name in _strings(field, names, limits.MAX_FILES_PER_JOB):
         if not _is_path(name) or name.endswith("/"):
@@ -315,17 +319,14 @@ def _payload(launch: Launch) -> bytes:
         raise InvalidSpec(field="launch.arguments", why="belong to a script; with argv put them there")
     if launch.argv and not launch.argv[0]:
         raise InvalidSpec(field="launch.argv", why="starts with an empty word; name the program first")
-    for field, words in (
-        ("argv", launch.argv),
-        ("arguments", launch.arguments),
-        ("script", (launch.script,)),
-    ):
+    for field, words in (("argv", launch.argv), ("arguments", launch.arguments)):
         if len(words) > MAX_ARGUMENTS:
             raise TooLarge(
                 what=f"The number of words in launch.{field}", size=len(words), limit=MAX_ARGUMENTS
             )
         for word in words:
             _check_text(f"launch.{field}", word)
+    _check_text("launch.script", launch.script)
     for name, value in launch.env.items():
         if len(name) > limits.MAX_NAME_CHARS or not _VARIABLE.fullmatch(name):
             raise InvalidName(
@@ -334,21 +335,23 @@ def _payload(launch: Launch) -> bytes:
                 why="use letters, digits and _, no digit first",
             )
         _check_text(f"launch.env.{name}", value)
-    for field, path in (("workdir", launch.workdir), ("stdout", launch.stdout), ("stderr", launch.stderr)):
-        if path and not _is_path(path):
-            raise InvalidSpec(
-                field=f"launch.{field}", why=f"{path[:64]!r} is no path of 1 to {MAX_PATH_CHARS} characters"
-            )
-    for field, path in (("stdout", launch.stdout), ("stderr", launch.stderr)):
-        for letter in _LOG_FIELD.findall(path):
-            if letter not in set("jAaxN%"):
-                raise InvalidSpec(
-                    field=f"launch.{field}", why=f"%{letter} is unknown; allowed are %j %A %a %x %N %%"
-                )
+    if launch.workdir or launch.stdout or launch.stderr:
+        _check_paths(launch)
     payload = encode_launch(launch)
     if len(payload) > limits.MAX_PAYLOAD_BYTES:
         raise TooLarge(what="The launch in bytes", size=len(payload), limit=limits.MAX_PAYLOAD_BYTES)
     return payload
+
+
+def _check_paths(launch: Launch) -> None:
+    for field, path in (("workdir", launch.workdir), ("stdout", launch.stdout), ("stderr", launch.stderr)):
+        if path and not _is_path(path):
+            why = f"{path[:64]!r} is no path of 1 to {MAX_PATH_CHARS} characters"
+            raise InvalidSpec(field=f"launch.{field}", why=why)
+        for letter in _LOG_FIELD.findall(path) if field != "workdir" else ():
+            if letter not in set("jAaxN%"):
+                why = f"%{letter} is unknown; allowed are %j %A %a %x %N %%"
+                raise InvalidSpec(field=f"launch.{field}", why=why)
 
 
 def _check_text(field: str, text: str) -> None:
