@@ -1,4 +1,4 @@
-"""One scheduling round: from cluster, queue and an instant to a plan. It leaves everything as it found it.
+"""One scheduling round: from cluster, queue and an instant to a plan, worked out on a copy of the node table.
 
 1. Each class with jobs that wait is tried once: a class that does not fit now costs one scan, however many jobs it has.
 2. The queue is evaluated at `now`; the best of the classes that fit are placed in order in one kernel call. What does not
@@ -31,9 +31,6 @@ from mintyard.domain.scheduling.layout import (
     JOB_RESERVES,
     JOB_STATUS,
     MEMBERS,
-    NEED_CPU,
-    NEED_MEMORY,
-    NEED_MILLI,
     PLACED,
     THROTTLED,
 )
@@ -102,7 +99,7 @@ def plan_round(
     try:
         planner.run()
     finally:
-        planner.restore()
+        planner.unmark()
     return planner.plan()
 
 
@@ -120,6 +117,7 @@ class _Round:
         remaining: Sequence[int] | NDArray[np.integer[Any]] | None,
     ) -> None:
         self.cluster, self.queue, self.now, self.rules = cluster, queue, now, rules
+        self.table = cluster.table.copy()
         self.usage = tenant_usage
         self.classes = np.array(sorted(queue.class_counts), np.int64)
         typical = shapes.typical() if rules.policy is Policy.FGD else np.zeros(0, np.int64)
@@ -143,10 +141,9 @@ class _Round:
             self.remaining[: len(given)] = np.clip(given, 0, 2**31 - 1)
         self.seen: list[NDArray[np.int64]] = []
         self.placements: list[tuple[int, Placement]] = []
-        self.taken: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
         self.reasons: dict[int, Reason] = {}
         self.keepers: list[int] = []
-        kernels.mark_failing(cluster.table, cluster.count, cluster.eligible, self.is_open, self.needs)
+        kernels.mark_failing(self.table, cluster.count, cluster.eligible, self.is_open, self.needs)
         self.failing = tuple(self.classes[self.needs[:, FAILED] == 1].tolist())
 
     def run(self) -> None:
@@ -158,12 +155,8 @@ class _Round:
                 return
             window = min(_LARGEST_WINDOW, 4 * window)
 
-    def restore(self) -> None:
-        """Give everything back that the round took for trial, newest first."""
-        table = self.cluster.table
-        for need, members in reversed(self.taken):
-            for node, mask in members.tolist():
-                kernels.give_member(table, node, mask, need[NEED_CPU], need[NEED_MEMORY], need[NEED_MILLI])
+    def unmark(self) -> None:
+        """Forget which jobs were looked at."""
         flags = self.queue.column("flags")
         for slots in self.seen:
             flags[slots] &= ~np.uint8(queue_kernel.SEEN)
@@ -211,7 +204,7 @@ class _Round:
                 jobs[start:, JOB_RESERVES] = 0
             limit = self.rules.limit - len(self.placements)
             end, _ = self.place(
-                cluster.table,
+                self.table,
                 cluster.count,
                 cluster.eligible,
                 self.is_open,
@@ -243,24 +236,22 @@ class _Round:
         start: int,
         end: int,
     ) -> None:
-        numbers = top[:, 2].tolist()
-        rows = jobs.tolist()
-        for index in range(start, end):
-            class_index, _, offset, _, status = rows[index]
-            job = numbers[index]
-            need = self.needs[class_index]
+        numbers: list[int] = top[start:end, 2].tolist()
+        rows: list[list[int]] = jobs[start:end].tolist()
+        first = rows[0][JOB_OFFSET] if rows else 0
+        pairs = [(node, mask) for node, mask in members[first:].tolist()] if rows else []
+        sizes: list[int] = self.needs[jobs[start:end, JOB_CLASS], MEMBERS].tolist()
+        for job, (class_index, _, offset, _, status), size in zip(numbers, rows, sizes, strict=True):
             if status == PLACED:
-                own = members[offset : offset + int(need[MEMBERS])]
-                self.taken.append((need, own))
-                self.placements.append((job, tuple((node, mask) for node, mask in own.tolist())))
+                self.placements.append((job, tuple(pairs[offset - first : offset - first + size])))
             elif status == THROTTLED:
                 self.reasons[job] = Reason.ARRAY_THROTTLE
             else:
-                self.reasons[job] = self._why_no_fit(need)
+                self.reasons[job] = self._why_no_fit(self.needs[class_index])
 
     def _why_no_fit(self, need: NDArray[np.int64]) -> Reason:
         if self.keepers and kernels.fits(
-            self.cluster.table,
+            self.table,
             self.cluster.count,
             self.cluster.eligible[int(need[ELIGIBLE])],
             np.ones_like(self.is_open),
@@ -272,7 +263,7 @@ class _Round:
     def _keep_nodes(self, job: int, need: NDArray[np.int64]) -> None:
         """Close the nodes that lack least of what a member needs, enough of them for all members when empty."""
         count = self.cluster.count
-        table = self.cluster.table[:, :count].astype(np.int64)
+        table = self.table[:, :count].astype(np.int64)
         usable = (self.cluster.eligible[int(need[ELIGIBLE]), :count] & self.is_open[:count]) == 1
         room = np.where(usable, rooms_when_empty(table, need), 0)
         if int(room.sum()) < int(need[MEMBERS]):
