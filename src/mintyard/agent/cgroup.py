@@ -18,11 +18,17 @@ def _read(path: str) -> str:
 
 
 def _write(path: str, text: str) -> bool:
+    """Into a file that the kernel made; none is created."""
     try:
-        with open(path, "w") as file:
-            file.write(text)
+        handle = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     except OSError:
         return False
+    try:
+        os.write(handle, text.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
     return True
 
 
@@ -37,11 +43,18 @@ def own_group() -> str:
 
 
 def open_base(choice: str, name: str) -> str:
-    """Make the group that will hold the attempts' groups, below `choice` (a folder, `auto` or `off`); empty: none."""
+    """Make the group that will hold the attempts' groups, below `choice` (a folder, `auto` or `off`); empty: none.
+
+    One for all fork servers of a state folder, whose name it has; empty groups that killed ones left are removed."""
     parent = own_group() if choice == "auto" else "" if choice == "off" else choice
     if not parent:
         return ""
     base = os.path.join(parent, name)
+    for left in os.listdir(base) if os.path.isdir(base) else ():
+        try:
+            os.rmdir(os.path.join(base, left))
+        except OSError:
+            continue  # a file of the kernel's, or in use
     try:
         os.makedirs(base, exist_ok=True)
     except OSError:

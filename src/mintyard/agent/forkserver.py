@@ -66,9 +66,7 @@ class ForkServer:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
-        self.cgroup_base = open_base(
-            self.cgroup_choice, f"mintyard-{os.stat(self.state).st_ino}-{os.getpid()}"
-        )
+        self.cgroup_base = open_base(self.cgroup_choice, f"mintyard-{os.stat(self.state).st_ino}")
         path = socket_path(self.state_handle)
         try:
             os.unlink(path)
@@ -256,7 +254,7 @@ class ForkServer:
             if pid not in self.supervisors:
                 kernel.signal_all([pid, *kernel.descendants(pid)], signal.SIGKILL)
         try:
-            buried = orphans.bury(self.state, key, self.cgroup_base, patience_s=0.2)
+            buried = orphans.bury(self.state, key, patience_s=0.2)
         except OSError:
             return False
         strangers = [pid for pid in kernel.children(os.getpid()) if pid not in self.supervisors]

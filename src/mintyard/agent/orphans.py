@@ -15,7 +15,7 @@ from mintyard.agent.supervisor import NEVER_STARTED, NODE_LOST
 PATIENCE_S = 5.0
 
 
-def bury(state: str, key: str, cgroup_base: str = "", patience_s: float = PATIENCE_S) -> bool:
+def bury(state: str, key: str, patience_s: float = PATIENCE_S) -> bool:
     """Kill what is left of `key` and record its end; True when an end is on record (or was never due).
 
     False when its supervisor lives, or something of it survives SIGKILL (uninterruptible sleep): try again later."""
@@ -29,7 +29,8 @@ def bury(state: str, key: str, cgroup_base: str = "", patience_s: float = PATIEN
     if found is None or found.forgotten or found.end is not None:
         return True
     boot, same_boot = str(found.claim.get("boot", "")), found.claim.get("machine") == kernel.boot_id()
-    if boot and same_boot and not _kill_marked(f"MINTYARD_MARK={boot}", cgroup_base, key, patience_s):
+    group = str((found.started or {}).get("cgroup", ""))
+    if boot and same_boot and not _kill_marked(f"MINTYARD_MARK={boot}", group, patience_s):
         return False
     usage = records.read_record(records.file_path(state, key, "usage")) or {}
     if found.started is None and same_boot:
@@ -53,13 +54,12 @@ def bury(state: str, key: str, cgroup_base: str = "", patience_s: float = PATIEN
     return True
 
 
-def _kill_marked(mark: str, cgroup_base: str, key: str, patience_s: float) -> bool:
+def _kill_marked(mark: str, group: str, patience_s: float) -> bool:
     deadline = time.monotonic() + patience_s
-    procs = os.path.join(cgroup_base, key) if cgroup_base else ""
     while True:
         left = kernel.marked(mark)
-        if procs:
-            left += _grouped(procs)
+        if group:
+            left += _grouped(group)
         if not left:
             return True
         kernel.signal_all(left, signal.SIGKILL)

@@ -133,6 +133,7 @@ class Supervisor:
             "boot": self.boot,
             "workdir": spec["workdir"],
             "cores": [m["cores"] for m in spec["members"]],
+            "cgroup": self.group.path,
             **names,
         }
         records.write_started(self.claim_handle, started)

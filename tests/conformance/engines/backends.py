@@ -150,13 +150,17 @@ class Bench:
 class LocalBench(Bench):
     kind = "local"
 
-    def __init__(self, **options: object) -> None:
-        self.state = tempfile.mkdtemp(prefix="mintyard-engine-")
+    def __init__(self, state: str = "", **options: object) -> None:
+        self.state = state or tempfile.mkdtemp(prefix="mintyard-engine-")
         self.options = {"nodes": NODES, "idle_s": 0.3, **options}
         super().__init__()
 
     def open(self) -> LocalEngine:
         return LocalEngine(self.state, **self.options)
+
+    def reopen_with(self, **options: object) -> None:
+        self.options |= options
+        self.reopen()
 
     def pass_time(self, engine: Engine) -> list[Report]:
         return engine.poll(0.1)

@@ -217,12 +217,18 @@ class LocalEngine:
                 connection.close()
                 self._connection = None
         if time.monotonic() >= self._next_tick:
-            self._table.refresh()
+            self._refresh()
             self._send_again()
             if self._connection is None and self._table.any_live():
                 # What an earlier engine started is then heard of at once, not by the second.
                 self._connection = connect_to_running(self._state_handle)
             self._next_tick = time.monotonic() + _TICK_S
+
+    def _refresh(self) -> None:
+        try:
+            self._table.refresh()
+        except OSError as error:
+            raise EngineUnavailable(engine=self.name, why=f"state folder: {error.strerror}") from error
 
     def _heed(self, hint: Hint) -> None:
         if hint.letter in "SEL":
@@ -245,7 +251,7 @@ class LocalEngine:
     def attempts(self) -> list[AttemptKey]:
         with self._lock:
             self._check_open()
-            self._table.refresh()
+            self._refresh()
             keys = self._table.keys() | {records.parse_key(key) for key in self._pending}
             return [AttemptKey(*key) for key in sorted(key for key in keys if key)]
 

@@ -253,10 +253,9 @@ class SimulatedEngine:
         return reports
 
     def _hidden(self, one: _Attempt) -> bool:
-        """Nothing is heard from a node that is gone, but the engine's own certainty that it was lost."""
-        return one.outcome is not Outcome.NODE_LOST and any(
-            m.node in self.cluster.gone for m in one.order.members
-        )
+        """Nothing is heard from a node that is gone, but what the engine is sure of without it."""
+        sure = one.outcome is Outcome.NODE_LOST or bool(one.course.never_started)
+        return not sure and any(m.node in self.cluster.gone for m in one.order.members)
 
     def _advance(self, key: Key, now_ms: int) -> list[Report]:
         one = self.cluster.attempts[key]
