@@ -135,6 +135,14 @@ class InvalidRequest(Refused):
     remedy = "Compare it with the reference at /api/v1/openapi.json."
 
 
+class ConfigInvalid(Refused):
+    code = "config_invalid"
+    status = 400
+    exit_status = Exit.USAGE
+    message = "{source}: {field}: {why}."
+    remedy = "Correct it; `mintyard up --help` and docs/reference name every setting.{suggestion}"
+
+
 class InvalidAmount(Refused):
     code = "invalid_amount"
     status = 422
@@ -533,6 +541,12 @@ class Fenced(Conflict):
     exit_status = Exit.UNAVAILABLE
     message = "Term {term} was superseded by term {current}."
     remedy = "Another process leads; this one must recover from the store."
+
+
+class FolderInUse(Conflict):
+    code = "folder_in_use"
+    message = "Another hub (process {pid}) runs in {folder}."
+    remedy = "Stop it first, or choose another folder."
 
 
 class JournalGap(Conflict):

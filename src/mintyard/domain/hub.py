@@ -95,20 +95,31 @@ def tick(state: State, command: Tick, now: int, out: list[AnyEvent]) -> Done:
     return Done(placed)
 
 
-def take_report(state: State, command: TakeReports, now: int, out: list[AnyEvent]) -> Done:
-    report: Report = command.reports[0]
+def decide_report(state: State, engine: str, report: Report, now: int, out: list[AnyEvent]) -> None:
     match report:
         case AttemptStarted():
             attempts.attempt_started(state, report, now, out)
-        case AttemptUsage():
-            attempts.attempt_usage(state, report, now, out)
         case AttemptEnded():
             attempts.attempt_ended(state, report, now, out)
+        case AttemptUsage():
+            attempts.attempt_usage(state, report, now, out)
         case NodeSeen():
-            nodes_room.node_seen(state, command.engine, report, out)
+            nodes_room.node_seen(state, engine, report, out)
         case NodeGone():
-            nodes_room.node_gone(state, command.engine, report, out)
-    return Done(len(out))
+            nodes_room.node_gone(state, engine, report, out)
+
+
+def _run_reports(state: State, command: TakeReports, now: int) -> tuple[list[AnyEvent], Reply]:
+    """Reports one after the other, each on the state that the one before left; how many events they gave."""
+    done: list[AnyEvent] = []
+    appliers = folding.APPLIERS
+    for report in command.reports:
+        out: list[AnyEvent] = []
+        decide_report(state, command.engine, report, now, out)
+        for event in out:
+            appliers[type(event)](state, event)
+        done += out
+    return done, Done(len(done))
 
 
 DECIDERS: dict[type, Decider] = {
@@ -132,7 +143,6 @@ DECIDERS: dict[type, Decider] = {
     SettleHold: ledger.settle_hold,
     VoidHold: ledger.void_hold,
     Refund: ledger.refund,
-    TakeReports: take_report,
     ControlNode: nodes_room.control_node,
     Tick: tick,
     RaiseFormat: raise_format,
@@ -153,8 +163,6 @@ def decide(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Re
 
 def parts(state: State, command: Command) -> Iterator[Command] | None:
     """The parts of a compound command in order, None for a simple one."""
-    if isinstance(command, TakeReports) and len(command.reports) != 1:
-        return (TakeReports(command.engine, (report,)) for report in command.reports)
     if isinstance(command, Submit) and not command.atomic and len(command.jobs) > 1:
         return (Submit(command.authority, (job,), True, command.dry_run) for job in command.jobs)
     if isinstance(command, ControlJobs):
@@ -185,6 +193,8 @@ def execute(state: State, command: Command, now: int) -> tuple[list[AnyEvent], R
 
 
 def _run(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Reply]:
+    if isinstance(command, TakeReports):
+        return _run_reports(state, command, now)
     split = parts(state, command)
     if split is None:
         events, reply = decide(state, command, now)

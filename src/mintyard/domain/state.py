@@ -11,7 +11,9 @@ from heapq import heappop, heappush
 import msgspec
 
 from mintyard.domain.jobs.spec import JobSpec, Shape
-from mintyard.domain.ledger.book import Account, Book
+from mintyard.domain.ids import ROOT
+from mintyard.domain.ledger.book import Account, Book, PlanEntry
+from mintyard.domain.ledger.charging import check_covered
 from mintyard.domain.ledger.prices import Bill, PriceBook, bill, resource_mask
 from mintyard.domain.scheduling.cluster import Cluster
 from mintyard.domain.scheduling.queue import PendingQueue
@@ -33,7 +35,7 @@ class Token(msgspec.Struct, array_like=True, gc=False):
 class SpecEntry:
     """An interned spec with what follows from it: class for the scheduler, mask of resources, bills by price book."""
 
-    __slots__ = ("bills", "content", "count", "id", "mask", "shape_class")
+    __slots__ = ("bills", "charges", "content", "count", "id", "mask", "shape_class")
 
     def __init__(self, id: int, content: JobSpec, shape_class: int) -> None:
         self.id = id
@@ -42,6 +44,7 @@ class SpecEntry:
         self.shape_class = shape_class
         self.mask = resource_mask(content.shape)
         self.bills: dict[int, Bill] = {}
+        self.charges: dict[tuple[str, int], tuple[int, tuple[tuple[PlanEntry, int], ...]]] = {}
 
     def ceiling(self, number: int, book: PriceBook) -> Bill:
         """The most that one attempt may use: the whole time limit at the highest rate that its GPU models have."""
@@ -51,6 +54,21 @@ class SpecEntry:
             rate = book.gpu_rate(content.shape.gpu_models)
             known = self.bills[number] = bill(content.shape, content.time_limit_ms, book, rate)
         return known
+
+    def charges_on(self, ledger: Book, account: Account, number: int, book: PriceBook) -> tuple[tuple[PlanEntry, int], ...]:
+        """What one attempt holds on the path of `account`: entries with their amounts, those of nothing left out. Kept until
+        some account meters a new unit. Raises `WrongResourceType` when a resource would be paid by nothing."""
+        known = self.charges.get((account.id, number))
+        if known is not None and known[0] == ledger.plan_epoch:
+            return known[1]
+        plan = ledger.plan(account, self.mask)
+        if account.id != ROOT or plan:
+            check_covered(plan, self.mask, account.id)
+        ceiling = self.ceiling(number, book)
+        amounts = ((entry, ceiling.amount(entry.unit, entry.mask)) for entry in plan)
+        charges = tuple((entry, amount) for entry, amount in amounts if amount)
+        self.charges[account.id, number] = (ledger.plan_epoch, charges)
+        return charges
 
 
 class Mandate:

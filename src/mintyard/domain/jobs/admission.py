@@ -14,7 +14,7 @@ from mintyard.domain.ids import ROOT, check_name, is_within
 from mintyard.domain.jobs.dag import EACH, Edge, resolve
 from mintyard.domain.jobs.spec import JobRequest, JobSpec, Shape, When
 from mintyard.domain.ledger.book import Account
-from mintyard.domain.ledger.charging import Draft, check_covered, take_ceilings, take_lines
+from mintyard.domain.ledger.charging import Draft, take_ceilings, take_lines
 from mintyard.domain.ledger.prices import ALL_RESOURCES, Bill, PriceBook
 from mintyard.domain.limits import (
     MAX_AMOUNT,
@@ -61,6 +61,7 @@ class Admission:
         self.blocks = blocks
         self.book_number, self.book = state.price_book(now)
         self.mandate = 0
+        self.feasible: set[int] = set()
 
     def spec(self, content: JobSpec) -> SpecEntry:
         """The interned spec; a new one is checked first."""
@@ -104,18 +105,12 @@ def job_hold(
     attempt: int,
 ) -> HoldPlaced:
     """The hold for one attempt: its whole time limit at every level and ceiling, or the refusal of the first that is short."""
-    ceiling = entry.ceiling(making.book_number, making.book)
-    plan = state.ledger.plan(account, entry.mask)
-    if account.id != ROOT or plan:
-        check_covered(plan, entry.mask, account.id)
-    lines = take_lines(
-        ((item, ceiling.amount(item.unit, item.mask)) for item in plan if ceiling.amount(item.unit, item.mask)),
-        making.now,
-        making.draft,
-    )
+    charges = entry.charges_on(state.ledger, account, making.book_number, making.book)
+    lines = take_lines(charges, making.now, making.draft)
     ceilings: tuple[str | int, ...] = ()
     limits: tuple[str | int, ...] = ()
     if blocks:
+        ceiling = entry.ceiling(making.book_number, making.book)
         try:
             ceilings, limits = take_ceilings(state.ledger, blocks, ceiling, making.draft, making.now)
         except Exception:
@@ -177,7 +172,7 @@ def _admit(
     request = jobs[index]
     _check_array(request)
     entry = admission.spec(request.spec)
-    _check_feasible(admission.state, entry)
+    _check_feasible(admission, entry)
     cost = entry.ceiling(admission.book_number, admission.book).amount(Unit.MONEY, ALL_RESOURCES)
     tasks = len(request.array.indices) if request.array else 0
     _check_budget(request.spec, cost)
@@ -265,10 +260,11 @@ def _check_budget(spec: JobSpec, cost: int) -> None:
         raise BudgetTooSmall(cost=format_amount(cost, Unit.MONEY), budget=format_amount(spec.budget, Unit.MONEY))
 
 
-def _check_feasible(state: State, entry: SpecEntry) -> None:
+def _check_feasible(admission: Admission, entry: SpecEntry) -> None:
     """`Infeasible` when nodes are known and none of them, empty, could ever run it; with no node yet, jobs may wait."""
-    if len(state.cluster):
-        check_feasible(state.cluster, entry.content.shape)
+    if entry.id not in admission.feasible and len(admission.state.cluster):
+        check_feasible(admission.state.cluster, entry.content.shape)
+        admission.feasible.add(entry.id)
 
 
 def check_spec(spec: JobSpec) -> None:

@@ -23,8 +23,7 @@ from mintyard.domain.events import (
 from mintyard.domain.jobs.admission import Rehold, ceiling_blocks, job_hold, satisfies
 from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, AttemptUsage, Outcome
 from mintyard.domain.ledger.book import rows
-from mintyard.domain.ledger.charging import Draft, settle
-from mintyard.domain.ledger.operations import closed
+from mintyard.domain.ledger.charging import Draft, Settlement, settle
 from mintyard.domain.ledger.prices import ALL_RESOURCES, RESOURCES, Bill, bill
 from mintyard.domain.lifecycle import JOB, LIVE_JOB_STATES
 from mintyard.domain.limits import MAX_RETRIES
@@ -57,7 +56,7 @@ def attempt_usage(state: State, report: AttemptUsage, now: int, out: list[AnyEve
 
 def run_time_ms(job: Job, report: AttemptEnded, now: int) -> int:
     """Billable run time: the agent's counters summed over boots, at most the interval since placement and the time limit."""
-    boots = dict(job.boots or {})
+    boots = dict(job.boots) if job.boots else {}
     for boot, run_ms in report.earlier.items():
         boots[boot] = max(boots.get(boot, 0), run_ms)
     boots[report.boot] = max(boots.get(report.boot, 0), report.run_ms)
@@ -70,8 +69,10 @@ def attempt_bill(state: State, job: Job, run_ms: int) -> Bill:
     """What the attempt amounts to, at the rate of the GPUs that it really had and the book pinned by its hold."""
     hold = state.ledger.holds.get(job.hold)
     book = state.prices[hold.book if hold else 0]
-    models = sorted({node.gpu_model for node in state.running_on(job.placement)})
-    return bill(job.spec.content.shape, run_ms, book, book.gpu_rate(models or [""]))
+    rate = book.gpu_nano
+    if book.gpu_models:
+        rate = book.gpu_rate([node.gpu_model for node in state.running_on(job.placement)] or [""])
+    return bill(job.spec.content.shape, run_ms, book, rate)
 
 
 def attempt_ended(state: State, report: AttemptEnded, now: int, out: list[AnyEvent]) -> None:
@@ -80,11 +81,11 @@ def attempt_ended(state: State, report: AttemptEnded, now: int, out: list[AnyEve
         return
     run_ms = run_time_ms(job, report, now)
     used = attempt_bill(state, job, run_ms)
-    draft = Draft()
     trigger, cause, retry = _verdict(job, report)
-    refunded = _settle(state, job, used, cause, draft, out)
-    cost = 0 if refunded else used.amount(Unit.MONEY, ALL_RESOURCES)
+    share = _settle(state, job, used, cause, out)
+    cost = 0 if cause in BLAMELESS else used.amount(Unit.MONEY, ALL_RESOURCES)
     if trigger == "requeue":
+        draft = _given_back(state, share, cause in BLAMELESS)
         hold, waiting_for = _next_hold(state, job, draft, now)
         if hold is not None:
             out.append(hold)
@@ -129,30 +130,47 @@ def _verdict(job: Job, report: AttemptEnded) -> tuple[str, str, bool]:
     return "fail", "failed", False
 
 
-def _settle(state: State, job: Job, used: Bill, cause: str, draft: Draft, out: list[AnyEvent]) -> bool:
-    """Close the attempt's hold on `used`; refund all of it when the cause is not the job's. Whether it was refunded."""
+def _settle(state: State, job: Job, used: Bill, cause: str, out: list[AnyEvent]) -> Settlement:
+    """Close the attempt's hold on `used`; refund all of it when the cause is not the job's."""
     hold = state.ledger.holds[job.hold]
     share = settle(hold, used)
-    money = used.amount(Unit.MONEY, ALL_RESOURCES)
-    amounts = {unit: used.stock[bit] for bit, unit in enumerate(RESOURCES)} | {Unit.MONEY: money}
-    out.append(closed(hold, "settle", share, amounts))
-    _give_back(state, draft, share.released)
-    blameless = cause in BLAMELESS
-    if blameless and share.spent:
+    amounts: list[str | int] = []
+    for unit, amount in zip(RESOURCES, used.stock, strict=True):
+        if amount:
+            amounts += (unit.value, amount)
+    amounts += (Unit.MONEY.value, used.amount(Unit.MONEY, ALL_RESOURCES))
+    out.append(
+        HoldClosed(
+            hold.id,
+            "settle",
+            share.spent,
+            share.released,
+            share.ceilings,
+            tuple(amounts),
+            hold.account,
+            job.id,
+            job.attempt,
+        )
+    )
+    if cause in BLAMELESS and share.spent:
         ceilings = tuple(
             part for block, unit, spent, _ in rows(share.ceilings, 4) if spent for part in (block, unit, spent)
         )
         out.append(Refunded(share.spent, ceilings, cause, job.id, job.attempt))
-        _give_back(state, draft, share.spent)
+    return share
+
+
+def _given_back(state: State, share: Settlement, refunded: bool) -> Draft:
+    """What the next hold may draw on again although it isn't applied yet; closed grants keep nothing to draw on."""
+    draft = Draft()
+    grants = state.ledger.grants
+    for legs in (share.released, share.spent if refunded else ()):
+        draft.give(
+            [part for grant, amount in rows(legs, 2) if grants[grant].state == "active" for part in (grant, amount)]
+        )
     for block, unit, spent, freed in rows(share.ceilings, 4):
-        key = (block, Unit(unit))
-        draft.counters[key] = draft.counters.get(key, 0) - freed - (spent if blameless else 0)
-    return blameless
-
-
-def _give_back(state: State, draft: Draft, legs: tuple[int, ...]) -> None:
-    """Note in the draft what returns to grants that are still open; closed ones keep nothing to draw on."""
-    draft.give([part for grant, amount in rows(legs, 2) if state.ledger.grants[grant].state == "active" for part in (grant, amount)])
+        draft.counters[block, Unit(unit)] = -freed - (spent if refunded else 0)
+    return draft
 
 
 def _next_hold(state: State, job: Job, draft: Draft, now: int) -> tuple[HoldPlaced | None, str]:
@@ -197,6 +215,8 @@ def meet_dependents(
 
 def end_dependents(state: State, job: Job, final: str, now: int, out: list[AnyEvent]) -> None:
     """Everything that follows from one job's end: dependents released or skipped, and what follows from their end in turn."""
+    if not job.array_job and job.id not in state.dependents:
+        return
     met: dict[int, int] = {}
     finished: dict[int, int] = {}
     failed: set[int] = set()

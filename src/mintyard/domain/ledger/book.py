@@ -197,6 +197,21 @@ class Book:
         totals[source] -= amount
         totals[target] += amount
 
+    def _take_held(self, grant: Grant, target: int, amount: int) -> None:
+        """`_move` from held, the way of every settlement, unrolled."""
+        grant.held -= amount
+        if target == SPENT:
+            grant.spent += amount
+        elif target == LEFT:
+            grant.left += amount
+        else:
+            grant.expired += amount
+        totals = self.totals[grant.unit]
+        totals[HELD] -= amount
+        totals[target] += amount
+        if amount < 0 or grant.held < 0:
+            raise InvariantBroken(why=f"grant {grant.id}: {amount} leaves {grant.held} held")
+
     def home(self, grant: Grant) -> int:
         """Where released and refunded amounts go: back to `left`, or to `expired` once the grant is closed."""
         return LEFT if grant.state == "active" else EXPIRED
@@ -253,17 +268,28 @@ class Book:
     def _reserve(
         self, lines: tuple[Line, ...], ceilings: tuple[str | int, ...], limits: tuple[str | int, ...]
     ) -> None:
+        grants, all_totals = self.grants, self.totals
         for line in lines:
             legs = line.legs
+            totals = all_totals[line.unit]
             for at in range(0, len(legs), 2):
-                self._move(self.grants[legs[at]], LEFT, HELD, legs[at + 1])
-        for block, unit, limit, expires_at in _rows(limits, 4):
-            key = (block, Unit(unit))
-            if key not in self.counters:
-                self.counters[key] = Counter(limit, expires_at)
-                heappush(self._expiring, (expires_at, block, unit))
-        for block, unit, amount in _rows(ceilings, 3):
-            counter = self.counters[block, Unit(unit)]
+                amount = legs[at + 1]
+                grant = grants[legs[at]]
+                grant.left -= amount
+                grant.held += amount
+                totals[LEFT] -= amount
+                totals[HELD] += amount
+                if amount < 0 or grant.left < 0:
+                    raise InvariantBroken(why=f"hold of {amount} leaves {grant.left} at grant {grant.id}")
+        if limits:
+            for block, unit, limit, expires_at in _rows(limits, 4):
+                key = (block, Unit(unit))
+                if key not in self.counters:
+                    self.counters[key] = Counter(limit, expires_at)
+                    heappush(self._expiring, (expires_at, block, unit))
+        for at in range(0, len(ceilings), 3):
+            block, unit, amount = ceilings[at : at + 3]
+            counter = self.counters[block, unit]
             counter.held += amount
             if counter.held + counter.spent > counter.limit:
                 raise InvariantBroken(why=f"ceiling {block} {unit} above its limit")
@@ -286,7 +312,7 @@ class Book:
     def apply_hold_drawn(self, event: HoldDrawn) -> None:
         hold = self.holds[event.hold]
         for grant, amount in _rows(event.spent, 2):
-            self._move(self.grants[grant], HELD, SPENT, amount)
+            self._take_held(self.grants[grant], SPENT, amount)
         hold.spent_legs = _merge(hold.spent_legs, event.spent)
         drawn_ceilings = hold.drawn_ceilings if hold.drawn_ceilings is not None else {}
         for block, unit, amount in _rows(event.ceilings, 3):
@@ -304,12 +330,12 @@ class Book:
         grants = self.grants
         spent, released = event.spent, event.released
         for at in range(0, len(spent), 2):
-            self._move(grants[spent[at]], HELD, SPENT, spent[at + 1])
+            self._take_held(grants[spent[at]], SPENT, spent[at + 1])
         for at in range(0, len(released), 2):
             grant = grants[released[at]]
-            self._move(grant, HELD, self.home(grant), released[at + 1])
+            self._take_held(grant, LEFT if grant.state == "active" else EXPIRED, released[at + 1])
         for block, unit, used, freed in _rows(event.ceilings, 4):
-            counter = self.counters[block, Unit(unit)]
+            counter = self.counters[block, unit]
             counter.held -= used + freed
             counter.spent += used
             if counter.held < 0:

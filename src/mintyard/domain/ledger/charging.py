@@ -43,15 +43,17 @@ def take_line(entry: PlanEntry, amount: int, now: int, draft: Draft) -> Line:
     for grant in entry.grants:
         if not grant.usable(now):
             continue
-        free = grant.left - taken.get(grant.id, 0)
+        number = grant.id
+        before = taken.get(number, 0)
+        free = grant.left - before
         if free >= missing:
-            legs += (grant.id, missing)
-            taken[grant.id] = taken.get(grant.id, 0) + missing
+            taken[number] = before + missing
+            legs = (*legs, number, missing) if legs else (number, missing)
             missing = 0
             break
         if free > 0:
-            legs += (grant.id, free)
-            taken[grant.id] = taken.get(grant.id, 0) + free
+            taken[number] = before + free
+            legs += (number, free)
             missing -= free
     if missing:
         draft.give(legs)
@@ -153,28 +155,38 @@ class Settlement:
 
 def settle(hold: Hold, used: dict[Unit, int] | Bill) -> Settlement:
     """Spend `used` (in total, draws included) from the hold's legs in order, at most what is held, and release the rest."""
-    already = dict(rows(hold.spent_legs, 2))
-    spent: dict[int, int] = {}
-    released: dict[int, int] = {}
+    spent: list[int] = []
+    released: list[int] = []
+    is_bill = isinstance(used, Bill)
+    already = dict(rows(hold.spent_legs, 2)) if hold.spent_legs else None
     for line in hold.lines:
-        due = used.amount(line.unit, line.mask) if isinstance(used, Bill) else used.get(line.unit, 0)
-        due = min(due, line.amount)
-        for grant, amount in rows(line.legs, 2):
-            part = min(due, amount)
+        due = used.amount(line.unit, line.mask) if is_bill else used.get(line.unit, 0)
+        if due > line.amount:
+            due = line.amount
+        legs = line.legs
+        for at in range(0, len(legs), 2):
+            grant, amount = legs[at], legs[at + 1]
+            part = due if due < amount else amount
             due -= part
-            drawn = min(already.get(grant, 0), amount)
-            if drawn:
-                already[grant] -= drawn
-            spent[grant] = spent.get(grant, 0) + max(part - drawn, 0)
-            released[grant] = released.get(grant, 0) + amount - max(part, drawn)
+            # A grant lies in one line only, so what it was drawn for before is found by its number.
+            drawn = already.get(grant, 0) if already else 0
+            if part > drawn:
+                spent += (grant, part - drawn)
+            rest = amount - (part if part > drawn else drawn)
+            if rest:
+                released += (grant, rest)
+    return Settlement(tuple(spent), tuple(released), _settle_ceilings(hold, used) if hold.ceilings else ())
+
+
+def _settle_ceilings(hold: Hold, used: dict[Unit, int] | Bill) -> tuple[str | int, ...]:
     ceilings: list[str | int] = []
+    before = hold.drawn_ceilings
     for block, unit, amount in rows(hold.ceilings, 3):
-        kind = Unit(unit)
-        due = used.amount(kind, ALL_RESOURCES) if isinstance(used, Bill) else used.get(kind, 0)
-        drawn = (hold.drawn_ceilings or {}).get(f"{block}:{unit}", 0)
+        due = used.amount(unit, ALL_RESOURCES) if isinstance(used, Bill) else used.get(unit, 0)
+        drawn = before.get(f"{block}:{unit}", 0) if before else 0
         due = max(min(due, amount), drawn)
         ceilings += (block, unit, due - drawn, amount - due)
-    return Settlement(_flat(spent), _flat(released), tuple(ceilings))
+    return tuple(ceilings)
 
 
 def draw(hold: Hold, spent: dict[Unit, int]) -> tuple[tuple[int, ...], tuple[str | int, ...]]:
@@ -184,7 +196,3 @@ def draw(hold: Hold, spent: dict[Unit, int]) -> tuple[tuple[int, ...], tuple[str
         part for block, unit, now, _ in rows(share.ceilings, 4) if now for part in (block, unit, now)
     )
     return share.spent, ceilings
-
-
-def _flat(amounts: dict[int, int]) -> tuple[int, ...]:
-    return tuple(part for leg in amounts.items() if leg[1] for part in leg)

@@ -59,17 +59,30 @@ def charges(shape: Shape, run_ms: int, book: PriceBook, gpu_rate: int) -> tuple[
     )
 
 
+_POSITION: Final = {unit.value: bit for bit, unit in enumerate(RESOURCES)}
+_MONEY: Final = Unit.MONEY.value
+
+
 class Bill(msgspec.Struct, frozen=True):
     """What a run of a shape amounts to: stock and money per resource, in the order of `RESOURCES`."""
 
     stock: tuple[int, int, int, int]
     money: tuple[int, int, int, int]
 
-    def amount(self, unit: Unit, mask: int) -> int:
+    def amount(self, unit: str, mask: int) -> int:
         """The amount of `unit` for the resources in `mask`."""
-        if unit is Unit.MONEY:
-            return sum(money for bit, money in enumerate(self.money) if mask >> bit & 1)
-        return self.stock[RESOURCES.index(unit)] if unit in RESOURCES else 0
+        if unit == _MONEY:
+            gpu, cpu, memory, storage = self.money
+            if mask == ALL_RESOURCES:
+                return gpu + cpu + memory + storage
+            return (
+                (gpu if mask & 1 else 0)
+                + (cpu if mask & 2 else 0)
+                + (memory if mask & 4 else 0)
+                + (storage if mask & 8 else 0)
+            )
+        bit = _POSITION.get(unit)
+        return 0 if bit is None else self.stock[bit]
 
 
 def bill(shape: Shape, run_ms: int, book: PriceBook, gpu_rate: int) -> Bill:
