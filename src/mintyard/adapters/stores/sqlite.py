@@ -75,6 +75,7 @@ class SqliteStore:
         clock: BootClock | None = None,
     ) -> None:
         self.path = path
+        self._file = os.fspath(path)  # the conversion costs more than the stat
         self._read_only = read_only
         self._busy_ms = busy_ms
         self._clock = clock or BootClock()
@@ -223,7 +224,7 @@ class SqliteStore:
 
     def _connect(self) -> sqlite3.Connection:
         db = open_file(self.path, self._busy_ms, read_only=self._read_only)
-        status = os.stat(self.path)
+        status = os.stat(self._file)
         self._db, self._identity = db, (status.st_dev, status.st_ino)
         return db
 
@@ -239,7 +240,7 @@ class SqliteStore:
         if self._db is None:
             return self._connect()
         try:
-            status = os.stat(self.path)
+            status = os.stat(self._file)
         except OSError as error:
             raise StoreUnavailable(why=f"{self.path}: {error.strerror}") from error
         if (status.st_dev, status.st_ino) != self._identity:
