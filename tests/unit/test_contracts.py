@@ -20,6 +20,7 @@ DOMAIN = sorted((PACKAGE / "domain").rglob("*.py"))
 MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 70
 LONG_FUNCTIONS: dict[str, int] = {
+    "src/mintyard/app/read_model/migrations/versions/s0001_first.py:upgrade": 210,
     "src/mintyard/domain/scheduling/kernels.py:place_kernel": 80,
     "src/mintyard/domain/scheduling/queue_kernel.py:top": 80,
 }
