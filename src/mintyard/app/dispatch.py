@@ -131,7 +131,7 @@ class EngineDispatch:
                 continue  # paused: what is left will be found by the next reconciliation
             except MintyardError as error:
                 pause_s = self._trouble("orders", error, pause_s)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (an adapter's fault must not end the thread)
                 _log.exception("orders could not be sent", engine=self.name)
                 pause_s = self._trouble("orders", error, pause_s)
 
@@ -270,7 +270,7 @@ class EngineDispatch:
                 continue
             except NotLeader:
                 continue
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 (an adapter's fault must not end the thread)
                 _log.exception("reports could not be fetched", engine=self.name)
                 pause_s = self._trouble("poll", error, pause_s)
                 continue

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
+
 from mintyard.app.link import Notice
 from mintyard.domain.events import AccountTokensRevoked, AnyEvent, BlockRevoked, TokenMoved
 from mintyard.domain.state import State
@@ -23,12 +25,16 @@ class Revocations:
         self._revoked: dict[str, None] = {}
         self._suspended: dict[str, None] = {}
 
-    def reset(self, state: State) -> None:
-        """Start from a recovered state, all of which is durable."""
+    def reset(self, state: State) -> Notice:
+        """Start from a recovered state, all of which is durable; the notice for those who heard the feed before."""
+        before = self._suspended
         self._durable_seq = state.seq
         self._revoked = dict.fromkeys(state.revoked)
         self._revoked.update((token.id, None) for token in state.tokens.values() if token.state == "revoked")
         self._suspended = {token.id: None for token in state.tokens.values() if token.state == "suspended"}
+        return msgspec.structs.replace(
+            self.everything(), resumed=tuple(block for block in before if block not in self._suspended)
+        )
 
     def apply(self, seq: int, events: Iterable[AnyEvent]) -> Notice:
         """Fold the `KINDS` events of durable records up to `seq`; the notice that tells of them."""

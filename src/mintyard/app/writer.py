@@ -1,7 +1,7 @@
 """Writer: the one process that decides. Owns the state and the journal's chain; takes commands, ticks, and has them written.
 
-Apply first, speak after: a tick's events are applied at once, and nothing that depends on a record leaves before that record
-is durable - no answer, notice, order to an engine or view. While a commit is in flight the next ticks are decided; what piled
+Apply first, speak after: a tick's events are applied at once, and nothing that depends on a record leaves before that
+record is durable - no answer, notice, order to an engine or view. While a commit is in flight the next ticks are decided; what piled
 up goes into the next append together. A commit that failed, or whose fate is unknown, ends the state: whoever waits gets an
 error, and a new state is recovered from the store on a fresh connection under a new term.
 
@@ -21,6 +21,7 @@ from typing import Any, Final, Protocol
 import msgspec
 import structlog
 
+from mintyard.app.clock import HubClock
 from mintyard.app.decisions import DEFAULT_ROUND_LIMIT, Decided, Decisions, Item, Look, Outcome, Sink
 from mintyard.app.leader import Leader
 from mintyard.app.link import Answer, Notice
@@ -121,7 +122,7 @@ class Writer:
         settings: WriterSettings | None = None,
         outbox: Outbox | None = None,
         observer: Observer | None = None,
-        clock: Callable[[], int] = time.time_ns,
+        make_clock: Callable[[int], Callable[[], int]] = lambda last_now: HubClock(last_now).now,
     ) -> None:
         self.settings = settings or WriterSettings()
         self.phase = Phase.NEW
@@ -134,7 +135,8 @@ class Writer:
         self._leader = leader
         self._outbox = outbox
         self._observer = observer
-        self._clock = clock
+        self._make_clock = make_clock
+        self._clock = time.time_ns
         self._inbox: deque[Item] = deque()
         self._lock = threading.Lock()
         self._inflight = 0
@@ -263,7 +265,7 @@ class Writer:
                 lambda: loop_time() > budget,
                 self.settings.max_commands_per_tick,
             )
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 (any of them means that the state is half changed)
             self._break(decisions, error)
             return
         ended = self._loop.time()
@@ -388,14 +390,14 @@ class Writer:
         for sink, outcomes in by_sink.items():
             try:
                 sink(outcomes)
-            except Exception:
+            except Exception:  # noqa: BLE001 (another's fault must not stop the hub)
                 _log.exception("a caller could not take its answers")
 
     def _tell(self, notice: Notice) -> None:
         for sink in list(self._subscribers):
             try:
                 sink(notice)
-            except Exception:
+            except Exception:  # noqa: BLE001 (another's fault must not stop the hub)
                 _log.exception("a subscriber could not take a notice")
 
     def _heartbeat(self) -> None:
@@ -531,15 +533,16 @@ class Writer:
         self._check_kept(recovered)
         head = recovered.head
         self._decisions = Decisions(recovered.state, head, self.settings.round_limit)
+        self._clock = self._make_clock(recovered.state.now)
         self.durable_seq = head.seq if head else 0
-        self.revocations.reset(recovered.state)
+        notice = self.revocations.reset(recovered.state)
         with self._lock:
             self.phase = Phase.LEADING
         self._led.set()
         self._every("renew", self._leader.renew_every_s, self._renew)
         self._watch_lease()
         _log.info("leading", term=self._leader.term, seq=self.durable_seq, folded=recovered.folded)
-        self._tell(self.revocations.everything())
+        self._tell(notice)
         if self._outbox is not None:
             self._outbox.resume(self._leader.term)
         self._next_round = 0.0
