@@ -1,0 +1,75 @@
+"""Server: an application on a socket - uvicorn with uvloop and httptools - from start to an orderly end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import uvicorn
+
+from mintyard.api.application import Application
+
+KEEP_ALIVE_S: Final = 75
+BACKLOG: Final = 2_048
+_PUBLISH_EVERY_S: Final = 1.0
+
+
+@contextlib.asynccontextmanager
+async def running(application: Application) -> AsyncIterator[Application]:
+    """The application with what it needs in the background: the feed of notices, and its counts shown to its siblings."""
+    application.services.feed.start()
+    publishing = asyncio.get_running_loop().create_task(_publish(application), name="metrics")
+    try:
+        yield application
+    finally:
+        publishing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await publishing
+        await application.services.feed.stop()
+        application.metrics.publish()
+
+
+async def _publish(application: Application) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(_PUBLISH_EVERY_S)
+        application.metrics.token_misses = application.services.gate.validator.misses
+        await loop.run_in_executor(application.services.threads, application.metrics.publish)
+
+
+def listening_socket(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A bound, listening socket; `shared` lets several processes bind the same port (SO_REUSEPORT)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shared:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind((host, port))
+    bound.listen(BACKLOG)
+    bound.set_inheritable(True)
+    return bound
+
+
+def server(application: Application, stop_s: float = 30.0) -> uvicorn.Server:
+    """A server of `application`. On `should_exit` (or TERM) it takes no connection more and ends the requests under way, within
+    `stop_s`; what comes meanwhile on open connections is told to come again."""
+    app: Any = application
+    config = uvicorn.Config(
+        app,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, int(stop_s)),
+        backlog=BACKLOG,
+    )
+    return uvicorn.Server(config)
