@@ -50,11 +50,7 @@ def open_base(choice: str, name: str) -> str:
     if not parent:
         return ""
     base = os.path.join(parent, name)
-    for left in os.listdir(base) if os.path.isdir(base) else ():
-        try:
-            os.rmdir(os.path.join(base, left))
-        except OSError:
-            continue  # a file of the kernel's, or in use
+    remove_empty(base)
     try:
         os.makedirs(base, exist_ok=True)
     except OSError:
@@ -62,6 +58,17 @@ def open_base(choice: str, name: str) -> str:
     for controller in ("memory", "cpu", "pids"):
         _write(os.path.join(base, "cgroup.subtree_control"), f"+{controller}")
     return base if os.access(os.path.join(base, "cgroup.procs"), os.W_OK) else ""
+
+
+def remove_empty(base: str) -> None:
+    """Remove the groups below `base` in which nothing runs, and `base` itself when it was the last."""
+    if not os.path.isdir(base):
+        return
+    for group in (*(entry.path for entry in os.scandir(base) if entry.is_dir()), base):
+        try:
+            os.rmdir(group)
+        except OSError:
+            continue
 
 
 class Group:

@@ -22,7 +22,7 @@ import time
 from typing import Any
 
 from mintyard.agent import kernel, orphans, records
-from mintyard.agent.cgroup import open_base
+from mintyard.agent.cgroup import open_base, remove_empty
 from mintyard.agent.supervisor import supervise
 
 PROTOCOL = 1
@@ -108,10 +108,7 @@ class ForkServer:
             self.unburied = {key for key in self.unburied if not self._bury(key)}
         self.retire()
         if self.cgroup_base:
-            try:
-                os.rmdir(self.cgroup_base)
-            except OSError:
-                pass
+            remove_empty(self.cgroup_base)
 
     def retire(self) -> None:
         """Stop listening and let the next server in; supervisors at work are still waited for."""

@@ -5,6 +5,7 @@ A bench speaks of programs (`Program`), which the local one turns into real scri
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import msgspec
 from mintyard.adapters.engines.faulty import Faults, FaultyEngine
 from mintyard.adapters.engines.local import LocalEngine
 from mintyard.adapters.engines.simulated import SimulatedCluster, SimulatedEngine
-from mintyard.agent import kernel, records
+from mintyard.agent import cgroup, kernel, records
 from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, NodeSeen, Report
 from mintyard.ports.engine import AttemptKey, Engine, MemberPlacement, StartOrder, StopOrder
 from mintyard.wire.launch import Launch, encode_launch
@@ -194,6 +195,9 @@ class LocalBench(Bench):
         while left := [pid for mark in marks for pid in kernel.marked(mark)] + self.servers():
             assert time.monotonic() < deadline, f"left behind: {left}"
             time.sleep(0.02)
+        if own := cgroup.own_group():
+            # A fork server killed last could not tidy up.
+            cgroup.remove_empty(os.path.join(own, f"mintyard-{os.stat(self.state).st_ino}"))
         shutil.rmtree(self.state)
 
     def servers(self) -> list[int]:
