@@ -1,4 +1,4 @@
-"""Tailers: follow the journal from a cursor on, in the writer's process or in another, and hand over verified, decoded records.
+"""Tailers: follow the journal from a cursor on, in the writer's process or another, and hand over verified, decoded records.
 
 A tailer reads by a store of its own and sees durable records only. It keeps no place of its own: its consumer's cursor moves
 when the consumer has taken a batch, so a batch that failed is handed over again. Nothing may be decided here.
@@ -115,7 +115,7 @@ class Tailer:
 
 
 def entries_after(at: Checkpoint, records: Sequence[Record]) -> list[Entry]:
-    """The records decoded, when their numbers and chain follow `at`; else `VerificationFailed` names the first that doesn't."""
+    """The records decoded, when their numbers and chain follow `at`, else `VerificationFailed`."""
     verify(records, start=at)
     entries: list[Entry] = []
     for record in records:
