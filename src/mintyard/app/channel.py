@@ -20,7 +20,6 @@ from mintyard.app.frames import (
     CHANNEL_VERSION,
     MAX_ITEMS_PER_FRAME,
     Ask,
-    Commands,
     Decoder,
     Found,
     Goodbye,
@@ -70,9 +69,10 @@ class ChannelLink:
         self._commands = _Wire(writer, patience_s, max_inflight, self._heard)
         self._questions = _Wire(planner, patience_s, max_inflight, None) if planner else None
         self._on_notice = on_notice
-        self._readers: set[asyncio.Queue[Notice]] = set()
+        self._readers: set[asyncio.Queue[Notice | None]] = set()
         self._last: Notice | None = None
         self._suspended: set[str] = set()
+        self._resumed: set[str] = set()
         self._revoked: set[str] = set()
         self._accounts: dict[str, int] = {}
 
@@ -95,18 +95,16 @@ class ChannelLink:
         return await self._questions.send(question)
 
     async def notices(self) -> AsyncIterator[Notice]:
-        """As the Link says. A new connection to the leader is bridged: the feed goes on with what changed meanwhile."""
-        unread: asyncio.Queue[Notice] = asyncio.Queue()
+        """As the Link says; raises `NotLeader` when the connection breaks. Opened again, it waits for the next one."""
+        unread: asyncio.Queue[Notice | None] = asyncio.Queue()
         self._readers.add(unread)
         try:
-            if self._last is not None:
+            if self._last is not None and self._commands.connected.is_set():
                 yield self._everything(self._last)
             while True:
                 notice = await unread.get()
-                if unread.qsize() > MAX_UNREAD_NOTICES and self._last is not None:
-                    while not unread.empty():
-                        notice = unread.get_nowait()
-                    notice = self._everything(notice)
+                if notice is None or unread.qsize() > MAX_UNREAD_NOTICES:
+                    raise NotLeader()
                 yield notice
         finally:
             self._readers.discard(unread)
@@ -121,16 +119,23 @@ class ChannelLink:
             last.durable_seq,
             tuple(self._revoked),
             tuple(self._suspended),
-            (),
+            tuple(self._resumed),
             tuple(self._accounts.items()),
             last.key_version,
         )
 
-    def _heard(self, notice: Notice, first: bool) -> None:
-        """Keep what is revoked and suspended; the first notice of a connection has everything, so what it lacks was resumed."""
+    def _heard(self, notice: Notice | None, first: bool) -> None:
+        """Keep what is revoked and suspended. The first notice of a connection has everything: what it lacks was resumed.
+        None: the connection broke."""
+        if notice is None:
+            self._last = None
+            for unread in self._readers:
+                unread.put_nowait(None)
+            return
         if first:
-            resumed = tuple(self._suspended.difference(notice.suspended))
-            notice = msgspec.structs.replace(notice, resumed=(*notice.resumed, *resumed))
+            self._resumed |= self._suspended.difference(notice.suspended)
+            notice = msgspec.structs.replace(notice, resumed=tuple(self._resumed))
+        self._resumed = self._resumed.union(notice.resumed).difference(notice.suspended)
         self._suspended.update(notice.suspended)
         self._suspended.difference_update(notice.resumed)
         self._revoked.update(notice.revoked)
@@ -150,7 +155,7 @@ class _Wire:
         path: Path,
         patience_s: float,
         max_inflight: int,
-        heard: Callable[[Notice, bool], None] | None,
+        heard: Callable[[Notice | None, bool], None] | None,
     ) -> None:
         self.connected = asyncio.Event()
         self._path = path
@@ -267,6 +272,8 @@ class _Wire:
         error: MintyardError = CommitUnknown() if self._heard is not None else NotLeader()
         for number in list(self._sent):
             self._settle(number, error)
+        if self._heard is not None:
+            self._heard(None, False)
 
     def _give_up(self, patience_s: float) -> None:
         """Fail what has waited too long to be sent."""
@@ -338,6 +345,3 @@ class _WireProtocol(asyncio.Protocol):
 
 def _outcome(told: Told) -> Answer | MintyardError:
     return from_problem(told.reply) if isinstance(told.reply, Problem) else Answer(told.seq, told.reply)
-
-
-__all__ = ["ChannelLink", "Commands"]

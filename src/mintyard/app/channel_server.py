@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
@@ -73,6 +74,7 @@ class ChannelServer:
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
         listening = bind_socket(self.path)
+        self._bound = os.stat(self.path).st_ino
         self._server = await loop.create_unix_server(
             lambda: _Connection(self._writer, self._planner, self._connections), sock=listening
         )
@@ -81,7 +83,10 @@ class ChannelServer:
         """Take no more connections and let the present ones go, after what was answered has been sent."""
         if self._server is not None:
             self._server.close()
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                # A successor may have put its own there.
+                if os.stat(self.path).st_ino == self._bound:
+                    self.path.unlink()
         for connection in list(self._connections):
             connection.leave(NotLeader())
 

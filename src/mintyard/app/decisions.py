@@ -87,6 +87,8 @@ class Decisions:
         """Whether a round may find something to place."""
         self.planned = False
         """Whether the last tick held a round."""
+        self.kinds: list[type] = []
+        """Type of each command of the last tick, in the order of its replies."""
         self._round_limit = round_limit
         self._effects = EffectPlanner()
         self._replies: list[tuple[Sink, Any, Any]] = []
@@ -124,6 +126,7 @@ class Decisions:
         inputs: list[Command] = []
         events: list[AnyEvent] = []
         self._replies = replies = []
+        self.kinds = kinds = []
         self.planned = False
         hub.begin(state, self.seq + 1, now)
         size = count = 0
@@ -131,6 +134,7 @@ class Decisions:
             command, sink, tag = inbox.popleft()
             count += 1
             replies.append((sink, tag, None))
+            kinds.append(type(command))
             if type(command) is Look:
                 replies[-1] = (sink, tag, _look(command, state))
                 continue

@@ -89,7 +89,7 @@ def encode_frame(message: Message) -> bytes:
 
 
 def encode_commands(first: int, commands: list[Command]) -> Iterator[bytes | tuple[int, TooLarge]]:
-    """Frames that hold all `commands`, cut where they grow too large; one too large by itself comes as its number and error."""
+    """Frames of all `commands`, cut where they grow too large; one too large by itself comes as its number and error."""
     pending = [(first, commands)]
     while pending:
         start, part = pending.pop()

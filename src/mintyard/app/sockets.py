@@ -21,7 +21,7 @@ _UCRED: Final = struct.Struct("3i")
 
 
 def socket_path(run_folder: Path, name: str) -> Path:
-    """Where the socket `name` of this hub lies: in `run_folder`, or in a private folder of a short name when that is too long."""
+    """Where the hub's socket `name` lies: in `run_folder`, or in a private folder of a short name when that is too long."""
     path = run_folder / name
     if len(os.fsencode(path)) <= MAX_PATH_BYTES:
         return path

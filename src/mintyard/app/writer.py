@@ -105,7 +105,7 @@ class Observer(Protocol):
     """What measures the writer. Called in the writer's loop, once a tick or commit."""
 
     def ticked(
-        self, seconds: float, commands: int, planned: bool, replies: list[tuple[Sink, Any, Any]]
+        self, seconds: float, planned: bool, kinds: list[type], replies: list[tuple[Sink, Any, Any]]
     ) -> None: ...
 
     def committed(self, seconds: float, records: int, durable_seq: int) -> None: ...
@@ -273,7 +273,7 @@ class Writer:
             self._next_round = ended + _ROUND_SHARE * (ended - began)
         self._next_tick = began + self.settings.tick_ms / 1_000
         if self._observer is not None:
-            self._observer.ticked(ended - began, len(replies), decisions.planned, replies)
+            self._observer.ticked(ended - began, decisions.planned, decisions.kinds, replies)
         if decided is not None:
             decided.replies = replies
             self._unsent.append(decided)
