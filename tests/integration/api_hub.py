@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,9 @@ from mintyard.api.application import Application
 from mintyard.api.call import Services
 from mintyard.api.feed import Feed
 from mintyard.api.minter import Minter
+from mintyard.api.resources.watch import Watchtower
 from mintyard.api.server import listening_socket, running, server
+from mintyard.api.streams import Streams
 from mintyard.app.journal_store import open_store
 from mintyard.app.leader import Leader
 from mintyard.app.link import Answer
@@ -34,10 +37,13 @@ from mintyard.app.tailer import Tailer
 from mintyard.app.writer import Writer
 from mintyard.credentials import Validator
 from mintyard.domain import commands as c
+from mintyard.domain import hub
 from mintyard.domain.errors import NotFound
 from mintyard.domain.ids import ROOT
 from mintyard.domain.jobs.reports import NodeSeen
+from mintyard.domain.jobs.spec import JobRequest, JobSpec, Shape
 from mintyard.domain.replies import Refusal
+from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import ROLES, Scope
 from mintyard.domain.units import NS_PER_S, SCALE, Unit
 from mintyard.ports.engine import AttemptKey, LogChunk
@@ -79,6 +85,7 @@ class ApiHub:
         self.port = 0
 
     def start(self) -> ApiHub:
+        warm_kernels()
         self._thread.start()
         assert self._ready.wait(30)
         if self._failure is not None:
@@ -102,7 +109,7 @@ class ApiHub:
         self.loop = asyncio.get_running_loop()
         url = f"sqlite:///{self.folder / 'journal.db'}"
         self.keys = SigningKeys(self.folder / "keys")
-        self.writer = Writer(Leader(lambda: open_store(url)))
+        self.writer = Writer(Leader(lambda: open_store(url), life_ms=60_000))
         await self.writer.start()
         await asyncio.wait_for(self.writer.leading(), 10)
         self.journal = open_store(url)
@@ -121,7 +128,8 @@ class ApiHub:
             feed=Feed(self.link, validator, lambda: self.keys.key_set, self.now),
             minter=Minter(self.keys, MintingService(self.keys, self.link)),
             logs=self.logs,
-            journal=self.journal,
+            watchtower=Watchtower(self.journal, self.model),
+            streams=Streams(),
             threads=threads,
             now=self.now,
             hub=HUB,
@@ -190,6 +198,21 @@ class ApiHub:
 
     def admin(self) -> str:
         return self.mint(ROOT, "admin", expires_at=self.now() + 86_400 * NS_PER_S)
+
+
+@cache
+def warm_kernels() -> None:
+    """Compile what scheduling needs, so that no test waits for it."""
+    state = State()
+    hub.begin(state, 1, NS_PER_S)
+    request = JobRequest(JobSpec("warm"))
+    for command in (
+        c.Found(HUB),
+        c.TakeReports("sim", (NodeSeen("n", 8_000, 32_768, 8, "A100"),)),
+        c.Submit(None, (request, JobRequest(JobSpec("gpu", Shape(gpus=1))))),
+        c.Tick(),
+    ):
+        hub.execute(state, command, NS_PER_S)
 
 
 def started(folder: Path, **options: Any) -> Iterator[ApiHub]:

@@ -12,7 +12,8 @@ _SCHEME: Final = b"bearer "
 
 
 class Gate:
-    """Verifies bearer tokens for one hub. What only the ledger and registry know is checked by the core, again and always."""
+    """Verifies bearer tokens for one hub. What only the ledger and registry know is checked by the core, again
+    and always."""
 
     def __init__(self, validator: Validator, hub: str) -> None:
         self.validator = validator

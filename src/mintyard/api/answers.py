@@ -75,7 +75,8 @@ def problem(error: MintyardError, request_id: str, headers: Headers | None = Non
         extra.append((b"www-authenticate", b'Bearer realm="mintyard"' + given))
     elif error.code == "scope_missing":
         scope = str(error.params.get("scope", "")).encode("ascii", "replace")
-        extra.append((b"www-authenticate", b'Bearer realm="mintyard", error="insufficient_scope", scope="' + scope + b'"'))
+        challenge = b'Bearer realm="mintyard", error="insufficient_scope", scope="' + scope + b'"'
+        extra.append((b"www-authenticate", challenge))
     return Answer(details_of(error, request_id), status, extra, media=PROBLEM)
 
 

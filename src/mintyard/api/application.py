@@ -1,8 +1,12 @@
-"""Application: the ASGI app of one API process - what surrounds every request, the routes, and the service's own pages."""
+"""Application: the ASGI app of one API process - what surrounds every request, the routes, and the service's
+own pages."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import re
+import secrets
 import time
 from typing import Any, Final
 
@@ -35,8 +39,8 @@ _TEXT: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
 
 class Application:
-    """The ASGI callable. Every request gets an id, a place in the count of those under way, and a line in the metrics; a request
-    too many is told to come again. `draining` is set when the process is about to end."""
+    """The ASGI callable. Every request gets an id, a place in the count of those under way, and a line in the
+    metrics; a request too many is told to come again. `draining` is set when the process is about to end."""
 
     def __init__(
         self, services: Services, metrics: HttpMetrics | None = None, inflight: int = DEFAULT_INFLIGHT
@@ -72,6 +76,11 @@ class Application:
             exception_handlers={Exception: self._outside},
         )
 
+    def drain(self) -> None:
+        """No new request is taken, streams end soon, those under way are ended in peace."""
+        self.draining = True
+        self.services.streams.end()
+
     # --- around every request --------------------------------------------------------------------------------------
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
@@ -100,7 +109,9 @@ class Application:
         metrics = self.metrics
         metrics.inflight += 1
         try:
-            if (metrics.inflight > self._most or self.draining) and path not in _FREE:
+            if (
+                metrics.inflight - self.services.streams.open > self._most or self.draining
+            ) and path not in _FREE:
                 error = Overloaded(retry_after_s=1)
                 await failed(error, state["request_id"], metrics, "")(scope, receive, tell)
             else:
@@ -131,7 +142,9 @@ class Application:
         answer = problem(told, request_id)
         for name, value in answer.headers:
             headers[name.decode()] = value.decode()
-        return Response(answer.body, status_code=answer.status, headers=headers, media_type=answer.media.decode())
+        return Response(
+            answer.body, status_code=answer.status, headers=headers, media_type=answer.media.decode()
+        )
 
     # --- the service's own pages -----------------------------------------------------------------------------------
 
@@ -146,8 +159,6 @@ class Application:
         return Answer(found, 200 if ready else 503, [] if ready else [(b"retry-after", b"1")])
 
     async def _look(self, query: Any, *args: Any) -> Any:
-        import asyncio
-
         return await asyncio.get_running_loop().run_in_executor(self.services.threads, query, *args)
 
     async def _metrics(self) -> Answer:
@@ -174,9 +185,6 @@ class Application:
 
 def _ids() -> Any:
     """Request ids of this process: random at its start, then counted."""
-    import itertools
-    import secrets
-
     lead = secrets.token_hex(6).encode()
     return (lead + b"-%x" % number for number in itertools.count(1))
 

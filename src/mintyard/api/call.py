@@ -13,6 +13,8 @@ import msgspec
 from mintyard.api.access import Gate
 from mintyard.api.feed import Feed
 from mintyard.api.minter import Minter
+from mintyard.api.sightings import Sighting
+from mintyard.api.streams import Streams
 from mintyard.app.link import Answer, Link
 from mintyard.app.read_model.database import ReadModel
 from mintyard.domain.commands import Command
@@ -47,9 +49,15 @@ class JournalReader(Protocol):
     def read(self, after_seq: int, limit: int) -> list[Record]: ...
 
 
+class Tower(Protocol):
+    """Tells what the records after `seq` hold for watchers; blocks."""
+
+    def after(self, seq: int) -> list[tuple[int, list[Sighting]]]: ...
+
+
 class Services(msgspec.Struct, frozen=True):
-    """What the handlers work with. `threads` runs what blocks, `now` is in ns, `hub` is the name that tokens name as
-    cluster, `max_lag_s` the oldest position of the read model with which this process is ready."""
+    """What the handlers work with. `threads` runs what blocks, `now` is in ns, `hub` is the name that tokens
+    name as cluster, `max_lag_s` the oldest position of the read model with which this process is ready."""
 
     link: Link
     model: ReadModel
@@ -57,7 +65,8 @@ class Services(msgspec.Struct, frozen=True):
     feed: Feed
     minter: Minter
     logs: LogReader
-    journal: JournalReader
+    watchtower: Tower
+    streams: Streams
     threads: Executor
     now: Callable[[], int]
     hub: str
@@ -65,11 +74,14 @@ class Services(msgspec.Struct, frozen=True):
 
 
 class Call:
-    """One request. `authority` is set when the route is secured; `query` and `path` hold the declared parameters."""
+    """One request. `authority` is set when the route is secured; `query` and `path` hold the declared
+    parameters."""
 
     __slots__ = ("authority", "headers", "path", "query", "receive", "request_id", "services")
 
-    def __init__(self, services: Services, headers: Mapping[bytes, bytes], receive: Any, request_id: str) -> None:
+    def __init__(
+        self, services: Services, headers: Mapping[bytes, bytes], receive: Any, request_id: str
+    ) -> None:
         self.services = services
         self.headers = headers
         self.receive = receive
@@ -106,7 +118,8 @@ class Call:
 
     @property
     def base(self) -> int:
-        """The instant (ns) from which spans of the request count: the key's, so that a repeat asks for the same; else now."""
+        """The instant (ns) from which spans of the request count: the key's, so that a repeat asks for the
+        same; else now."""
         now = self.services.now()
         return check_key(self.key, now) if self.key else now
 
@@ -125,7 +138,9 @@ class Call:
             raise TooLarge(what="The body in bytes", size=int(length), limit=MAX_BODY_BYTES)
         encoding = self.headers.get(b"content-encoding", b"identity")
         if encoding.lower() != b"identity":
-            raise MediaTypeUnsupported(given=f"encoding {encoding[:32].decode('latin-1')}", allowed="it uncompressed")
+            raise MediaTypeUnsupported(
+                given=f"encoding {encoding[:32].decode('latin-1')}", allowed="it uncompressed"
+            )
         message = await self.receive()
         body: bytes = message.get("body", b"")
         if message.get("more_body"):
@@ -137,7 +152,9 @@ class Call:
                 part = message.get("body", b"")
                 size += len(part)
                 if size > MAX_BODY_BYTES:
-                    raise TooLarge(what="The body in bytes", size=f"more than {MAX_BODY_BYTES}", limit=MAX_BODY_BYTES)
+                    raise TooLarge(
+                        what="The body in bytes", size=f"more than {MAX_BODY_BYTES}", limit=MAX_BODY_BYTES
+                    )
                 parts.append(part)
             body = b"".join(parts)
         if len(body) > MAX_BODY_BYTES:

@@ -1,4 +1,5 @@
-"""Endpoint: one request through one route - admit, decode, handle, answer - and the same treatment of every error."""
+"""Endpoint: one request through one route - admit, decode, handle, answer - and the same treatment of every
+error."""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def endpoint(route: Route, services: Services, metrics: HttpMetrics) -> Served:
             return await route.handler(call)
         except MintyardError as error:
             return failed(error, call.request_id, metrics, route.path)
-        except Exception:
+        except Exception:  # noqa: BLE001 (a request must be answered, whatever failed)
             _log.exception("a request failed", request=call.request_id, route=route.path)
             return failed(MintyardError(), call.request_id, metrics, route.path)
 

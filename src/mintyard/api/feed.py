@@ -24,7 +24,11 @@ class Feed:
     """Follows `Link.notices()` for ever, opening it again when it breaks. `keys` reads the hub's key set anew."""
 
     def __init__(
-        self, link: Link, validator: Validator, keys: Callable[[], KeySet], now: Callable[[], int] = time.time_ns
+        self,
+        link: Link,
+        validator: Validator,
+        keys: Callable[[], KeySet],
+        now: Callable[[], int] = time.time_ns,
     ) -> None:
         self.durable_seq = 0
         self.connected = False
@@ -53,7 +57,8 @@ class Feed:
                 await self._task
 
     async def reached(self, seq: int) -> bool:
-        """Whether every order up to record `seq` binds here now; waits for it, not longer than `REACH_TIMEOUT_S`."""
+        """Whether every order up to record `seq` binds here now; waits for it, not longer than
+        `REACH_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(REACH_TIMEOUT_S):
                 while self.durable_seq < seq:

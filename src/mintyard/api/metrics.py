@@ -1,8 +1,8 @@
-"""Metrics of the HTTP side (O1) in Prometheus text form: requests by route template, method and status, and how long they took.
+"""Metrics of the HTTP side (O1) in Prometheus text form: requests by route template, method and status, and how
+long they took.
 
-No label may hold anything that a caller chose. Several processes share a port, so each writes what it counted into a shared
-folder and whoever is scraped adds all up.
-"""
+No label may hold anything that a caller chose. Several processes share a port, so each writes what it counted
+into a shared folder and whoever is scraped adds all up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ class Counted(msgspec.Struct, array_like=True):
 
 
 class HttpMetrics:
-    """Counts of this process. `folder` is shared by the processes of one hub on this machine, None for a process alone."""
+    """Counts of this process. `folder` is shared by the processes of one hub on this machine, None for a
+    process alone."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self.requests: dict[Key, Series] = {}
@@ -74,9 +75,7 @@ class HttpMetrics:
         total = HttpMetrics()
         for counted in [self._counted(), *self._others()]:
             for route, method, status, series in counted.requests:
-                known = total.requests.setdefault(
-                    (route, method, status), Series([0] * (len(BOUNDS_S) + 1))
-                )
+                known = total.requests.setdefault((route, method, status), Series([0] * (len(BOUNDS_S) + 1)))
                 known.counts = [mine + more for mine, more in zip(known.counts, series.counts, strict=True)]
                 known.seconds += series.seconds
             for code, count in counted.refused.items():
@@ -114,7 +113,9 @@ def _lines(total: HttpMetrics) -> list[str]:
         "# HELP mintyard_http_problems_total Requests that were answered with a problem, by its code.",
         "# TYPE mintyard_http_problems_total counter",
     ]
-    lines += [f'mintyard_http_problems_total{{code="{code}"}} {n}' for code, n in sorted(total.refused.items())]
+    lines += [
+        f'mintyard_http_problems_total{{code="{code}"}} {n}' for code, n in sorted(total.refused.items())
+    ]
     lines += [
         "# HELP mintyard_http_requests_inflight Requests that are being answered.",
         "# TYPE mintyard_http_requests_inflight gauge",

@@ -1,5 +1,5 @@
-"""Minter: signs new tokens for requests that may be repeated. The text goes into one answer and is kept nowhere but here, for
-a short while, so that a client whose answer was lost gets the same token and not a second one."""
+"""Minter: signs new tokens for requests that may be repeated. The text goes into one answer and is kept nowhere
+but here, for a short while, so that a client whose answer was lost gets the same token and not a second one."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ class Minter:
         return self._keys.key_set
 
     def sign(self, maker: Authority, wish: TokenWish, key: str, request: bytes) -> Minted:
-        """A signed token for `wish`, not registered yet. The same maker's account, idempotency `key` and `request` within ten
-        minutes give the same token again; without a key each is new. Errors: as `MintingService.sign`."""
+        """A signed token for `wish`, not registered yet. The same maker's account, idempotency `key` and
+        `request` within ten minutes give the same token again; without a key each is new. Errors: as
+        `MintingService.sign`."""
         if not key:
             return self._service.sign(maker, wish)
         name = blake2b(f"{maker.account}\n{key.lower()}\n".encode() + request, digest_size=16).digest()

@@ -1,4 +1,5 @@
-"""OpenAPI 3.1 made from the table of routes and the wire types, so that it can't say anything else than the server does."""
+"""OpenAPI 3.1 made from the table of routes and the wire types, so that it can't say anything else than the
+server does."""
 
 from __future__ import annotations
 
@@ -196,8 +197,8 @@ def document() -> dict[str, Any]:
             "summary": "Compute tokens, balances and jobs of one AI compute centre.",
             "description": (
                 "Amounts are decimal strings, instants RFC 3339 in UTC, everything bounded. Errors are problem "
-                "documents (RFC 9457) with a stable `code`. What belongs to other accounts is answered as if it did not "
-                f"exist. Bodies have at most {MAX_BODY_BYTES} bytes."
+                "documents (RFC 9457) with a stable `code`. What belongs to other accounts is answered as if it "
+                f"did not exist. Bodies have at most {MAX_BODY_BYTES} bytes."
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },

@@ -18,8 +18,8 @@ MAX_QUERY_FIELDS: Final = 64
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A query or path parameter. `schema` is its JSON Schema, `read` makes its value of the text or raises `ValueError`
-    or a refusal."""
+    """A query or path parameter. `schema` is its JSON Schema, `read` makes its value of the text or raises
+    `ValueError` or a refusal."""
 
     name: str
     read: Callable[[str], Any]
@@ -29,7 +29,9 @@ class Parameter(msgspec.Struct, frozen=True):
     example: Any = None
 
 
-def integer(name: str, about: str, *, least: int = 0, most: int = MAX_NUMBER, default: int | None = None) -> Parameter:
+def integer(
+    name: str, about: str, *, least: int = 0, most: int = MAX_NUMBER, default: int | None = None
+) -> Parameter:
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or len(text) > 19 or not least <= int(text) <= most:
             raise ValueError(f"must be a whole number from {least} to {most}")
@@ -78,16 +80,17 @@ def instant(name: str, about: str) -> Parameter:
     )
 
 
-MIN_SEQ: Final = integer("min_seq", "The answer includes this record of the journal or a later one.", default=0)
-CURSOR: Final = text(
-    "cursor", "The `next` of the page before.", most=512, pattern=r"^[A-Za-z0-9_-]+$"
+MIN_SEQ: Final = integer(
+    "min_seq", "The answer includes this record of the journal or a later one.", default=0
 )
+CURSOR: Final = text("cursor", "The `next` of the page before.", most=512, pattern=r"^[A-Za-z0-9_-]+$")
 LIMIT: Final = integer("limit", "Rows of a page.", least=1, most=MAX_PAGE_ROWS, default=DEFAULT_PAGE_ROWS)
 PAGED: Final = (CURSOR, LIMIT, MIN_SEQ)
 
 
 def read_query(raw: bytes, declared: Mapping[str, Parameter]) -> dict[str, Any]:
-    """The values of a query string, defaults filled in. `InvalidRequest` for an unknown, doubled or unreadable one."""
+    """The values of a query string, defaults filled in. `InvalidRequest` for an unknown, doubled or
+    unreadable one."""
     values = {name: parameter.default for name, parameter in declared.items()}
     if not raw:
         return values

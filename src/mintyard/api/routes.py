@@ -1,9 +1,10 @@
-"""Routes: the table of everything that REST answers to. The server, OpenAPI and the tests of isolation read the same table."""
+"""Routes: the table of everything that REST answers to. The server, OpenAPI and the tests of isolation read the
+same table."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -47,10 +48,10 @@ PATH_PARAMETERS: Final[dict[str, Parameter]] = {
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One operation. `body` and `answer` are wire types, `scope` what the token must allow (the core checks it again for a
-    command), `refusals` what it may answer besides what every route may."""
+    """One operation. `body` and `answer` are wire types, `scope` what the token must allow (the core checks it
+    again for a command), `refusals` what it may answer besides what every route may."""
 
-    method: str
+    method: Literal["GET", "POST", "PATCH"]
     path: str
     operation: str
     summary: str
@@ -84,7 +85,9 @@ class Table:
         self.tag = tag
         self.routes: list[Route] = []
 
-    def add(self, method: str, path: str, summary: str, **about: Any) -> Callable[[Handler], Handler]:
+    def add(
+        self, method: Literal["GET", "POST", "PATCH"], path: str, summary: str, **about: Any
+    ) -> Callable[[Handler], Handler]:
         """Register the function below as the handler of `method path`; its name is the operation's."""
 
         def register(handler: Handler) -> Handler:

@@ -19,7 +19,8 @@ _PUBLISH_EVERY_S: Final = 1.0
 
 @contextlib.asynccontextmanager
 async def running(application: Application) -> AsyncIterator[Application]:
-    """The application with what it needs in the background: the feed of notices, and its counts shown to its siblings."""
+    """The application with what it needs in the background: the feed of notices, and its counts shown to its
+    siblings."""
     application.services.feed.start()
     publishing = asyncio.get_running_loop().create_task(_publish(application), name="metrics")
     try:
@@ -53,9 +54,21 @@ def listening_socket(host: str, port: int, *, shared: bool = False) -> socket.so
     return bound
 
 
-def server(application: Application, stop_s: float = 30.0) -> uvicorn.Server:
-    """A server of `application`. On `should_exit` (or TERM) it takes no connection more and ends the requests under way, within
-    `stop_s`; what comes meanwhile on open connections is told to come again."""
+class Server(uvicorn.Server):
+    """Lets the application drain before connections are closed."""
+
+    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+        super().__init__(config)
+        self._application = application
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._application.drain()
+        await super().shutdown(sockets)
+
+
+def server(application: Application, stop_s: float = 30.0) -> Server:
+    """A server of `application`. On `should_exit` (or TERM) it takes no connection more and ends the requests
+    under way, within `stop_s`; what comes meanwhile on open connections is told to come again."""
     app: Any = application
     config = uvicorn.Config(
         app,
@@ -72,4 +85,4 @@ def server(application: Application, stop_s: float = 30.0) -> uvicorn.Server:
         timeout_graceful_shutdown=max(1, int(stop_s)),
         backlog=BACKLOG,
     )
-    return uvicorn.Server(config)
+    return Server(config, application)

@@ -12,7 +12,21 @@ from mintyard.api.resources.nodes import NODES, PRICES
 from mintyard.api.resources.quotes import QUOTES, STATEMENTS
 from mintyard.api.resources.service import SERVICE
 from mintyard.api.resources.tokens import TOKENS
+from mintyard.api.resources.watch import WATCH
 from mintyard.api.routes import Route
 
-TABLES: Final = (ACCOUNTS, GRANTS, TOKENS, JOBS, LOGS, QUOTES, STATEMENTS, HOLDS, NODES, PRICES, SERVICE)
+TABLES: Final = (
+    ACCOUNTS,
+    GRANTS,
+    TOKENS,
+    JOBS,
+    LOGS,
+    QUOTES,
+    STATEMENTS,
+    HOLDS,
+    NODES,
+    PRICES,
+    WATCH,
+    SERVICE,
+)
 ROUTES: Final[tuple[Route, ...]] = tuple(route for table in TABLES for route in table.routes)

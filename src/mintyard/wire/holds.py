@@ -1,4 +1,5 @@
-"""Holds and escrows on the wire (L3): amounts reserved for something that is not a job, or given to a holder to spend."""
+"""Holds and escrows on the wire (L3): amounts reserved for something that is not a job, or given to a holder to
+spend."""
 
 from __future__ import annotations
 
@@ -18,8 +19,8 @@ Amounts = Annotated[
 
 
 class PlaceHold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Hold amounts at an account, the caller's own when none is given. With a `holder` it is an escrow: a slice that the
-    holder spends without asking and reports in sums. It ends by itself after `life_ms`."""
+    """Hold amounts at an account, the caller's own when none is given. With a `holder` it is an escrow: a slice
+    that the holder spends without asking and reports in sums. It ends by itself after `life_ms`."""
 
     amounts: Annotated[Amounts, Meta(min_length=1)]
     account: AccountId | None = None
@@ -48,7 +49,8 @@ class SettleHold(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class HoldLine(msgspec.Struct, frozen=True, kw_only=True):
-    """An amount held at one account; `resources` names what of a job it pays for, nothing when it isn't a job's."""
+    """An amount held at one account; `resources` names what of a job it pays for, nothing when it isn't a
+    job's."""
 
     account: str
     unit: Unit
@@ -57,8 +59,8 @@ class HoldLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hold(msgspec.Struct, frozen=True, kw_only=True):
-    """A hold. `lines` are the amounts held at the caller's account and below; `drawn` is what an escrow's holder has reported so
-    far, `used` what the hold was settled on; `job` is set for a job's own hold."""
+    """A hold. `lines` are the amounts held at the caller's account and below; `drawn` is what an escrow's
+    holder has reported so far, `used` what the hold was settled on; `job` is set for a job's own hold."""
 
     hold: int
     account: str

@@ -13,7 +13,8 @@ from mintyard.wire.bounds import AmountOut
 
 
 class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
-    """One posting: `amount` moved from `debit` to `credit` for `cause`; `left`, `held` and `spent` are the account's after it."""
+    """One posting: `amount` moved from `debit` to `credit` for `cause`; `left`, `held` and `spent` are the
+    account's after it."""
 
     seq: int
     ordinal: int
@@ -32,8 +33,8 @@ class StatementLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Statement(msgspec.Struct, frozen=True, kw_only=True):
-    """What moved at one account in one unit in [`since`, `until`), with the balance before the first line shown and after the
-    last. `next` is the cursor of the following page, whose `opening` is this page's `closing`."""
+    """What moved at one account in one unit in [`since`, `until`), with the balance before the first line shown
+    and after the last. `next` is the cursor of the following page, whose `opening` is this page's `closing`."""
 
     account: str
     unit: Unit
@@ -47,8 +48,8 @@ class Statement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The last record read here. `chain` is its hash over everything before it: kept elsewhere, it shows a cut or swapped
-    journal."""
+    """The last record read here. `chain` is its hash over everything before it: kept elsewhere, it shows a cut
+    or swapped journal."""
 
     seq: int
     term: int
@@ -57,8 +58,8 @@ class JournalHead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WatchEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change in the caller's subtree, as the watch stream carries it. `id` (record and place in it) is the SSE id to
-    resume after; `kind` names the event, `data` has its fields."""
+    """One change in the caller's subtree, as the watch stream carries it. `id` (record and place in it) is the
+    SSE id to resume after; `kind` names the event, `data` has its fields."""
 
     id: str
     at: str

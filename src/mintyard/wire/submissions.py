@@ -1,4 +1,5 @@
-"""Jobs after they were sent: tickets, the job as it is now, what people do to it, its log and its receipt (S1, L8, U1, U12).
+"""Jobs after they were sent: tickets, the job as it is now, what people do to it, its log and its receipt (S1,
+L8, U1, U12).
 
 `jobs` has the request itself.
 """
@@ -38,8 +39,8 @@ Stream = Literal["stdout", "stderr"]
 
 
 class SubmitBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Many jobs in one request. `atomic`: all or none, and only then they may depend on each other; else each is admitted or
-    refused by itself. `dry_run` answers the same and changes nothing."""
+    """Many jobs in one request. `atomic`: all or none, and only then they may depend on each other; else each
+    is admitted or refused by itself. `dry_run` answers the same and changes nothing."""
 
     jobs: Annotated[tuple[Job, ...], Meta(min_length=1, max_length=limits.MAX_JOBS_PER_COMMAND)]
     atomic: bool = True
@@ -47,8 +48,8 @@ class SubmitBatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
-    """An admitted job. An array's own number is `job`, its `tasks` have the numbers after it. `cost` is the most that it may
-    cost in money at list price."""
+    """An admitted job. An array's own number is `job`, its `tasks` have the numbers after it. `cost` is the
+    most that it may cost in money at list price."""
 
     job: Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
     state: JobState
@@ -102,7 +103,8 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdateJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Change a job that has not started; None leaves a field as it is. A longer time limit extends the hold first."""
+    """Change a job that has not started; None leaves a field as it is. A longer time limit extends the hold
+    first."""
 
     time_limit_ms: Annotated[int, Meta(ge=1, le=limits.MAX_TIME_LIMIT_MS)] | None = None
     priority: Annotated[int, Meta(ge=0, le=limits.MAX_PRIORITY)] | None = None
@@ -130,8 +132,8 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One attempt. `state` is starting, running, the job's final state, or the cause of its requeue; what has not happened is
-    None."""
+    """One attempt. `state` is starting, running, the job's final state, or the cause of its requeue; what has
+    not happened is None."""
 
     attempt: int
     state: str
@@ -156,9 +158,9 @@ class Edge(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
-    """A job, a task of an array, or an array (then `tasks` counts its tasks by state). `label` is its number as people write it
-    (`12`, or `10_3` for a task). `cost` in money at list price so far; what has not happened is None. `attempts` are given where
-    one job is shown."""
+    """A job, a task of an array, or an array (then `tasks` counts its tasks by state). `label` is its number as
+    people write it (`12`, or `10_3` for a task). `cost` in money at list price so far; what has not happened is
+    None. `attempts` are given where one job is shown."""
 
     job: int
     label: str
@@ -223,8 +225,8 @@ class ResourceLine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ChargeLine(msgspec.Struct, frozen=True, kw_only=True):
-    """What one account paid in `unit` for `resources`. `amount` is less than `listed` only where the hold was less; `refunded`
-    was given back later."""
+    """What one account paid in `unit` for `resources`. `amount` is less than `listed` only where the hold was
+    less; `refunded` was given back later."""
 
     account: str
     unit: Unit
@@ -249,8 +251,8 @@ class AttemptReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True):
-    """The exact bill of a job: a receipt for each settled attempt. `cost` in money at list price, refunds deducted; `final` when
-    the job has ended. Charges at accounts above the caller's are left out."""
+    """The exact bill of a job: a receipt for each settled attempt. `cost` in money at list price, refunds
+    deducted; `final` when the job has ended. Charges at accounts above the caller's are left out."""
 
     job: int
     account: str

@@ -1,4 +1,5 @@
-"""Compute tokens on the wire (T1-T4): asked for, shown, and who the bearer is. The token's text crosses once, when made."""
+"""Compute tokens on the wire (T1-T4): asked for, shown, and who the bearer is. The token's text crosses once,
+when made."""
 
 from __future__ import annotations
 
@@ -68,8 +69,8 @@ class RevokeAll(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered token: what is kept of it, which is not enough to use it. `blocks_revoked` were narrowed from it and ended
-    alone."""
+    """A registered token: what is kept of it, which is not enough to use it. `blocks_revoked` were narrowed
+    from it and ended alone."""
 
     id: str
     account: str

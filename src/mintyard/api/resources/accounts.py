@@ -262,7 +262,11 @@ async def adjust_grant(call: Call, body: wire.AdjustGrant) -> Answer:
         # The unit of an amount is the grant's; the grant must be the caller's to see.
         grant = await call.look_now(queries.show_grant, call.within, call.path["grant"])
         unit = grant.balance.unit
-        delta = parse_amount(body.add, unit) if body.add is not None else -parse_amount(body.take_back or "", unit)
+        delta = (
+            parse_amount(body.add, unit)
+            if body.add is not None
+            else -parse_amount(body.take_back or "", unit)
+        )
     command = commands.AdjustGrant(
         call.bearer,
         call.path["grant"],

@@ -78,7 +78,8 @@ def hold_of(view: views.HoldView) -> wire.Hold:
     **_OPEN,
 )
 async def place_hold(call: Call, body: wire.PlaceHold) -> Answer:
-    """Its life counts from the instant in the Idempotency-Key when there is one, so that a repeat asks for the same."""
+    """Its life counts from the instant in the Idempotency-Key when there is one, so that a repeat asks for
+    the same."""
     command = commands.PlaceHold(
         call.bearer,
         body.account or call.within,
@@ -99,7 +100,12 @@ async def place_hold(call: Call, body: wire.PlaceHold) -> Answer:
     answer=Page[wire.Hold],
     query=(
         text("account", "Only holds of this account and those below it."),
-        choice("state", "Only holds in this state; `any` lists closed ones as well.", (*HOLD.states, "any"), "held"),
+        choice(
+            "state",
+            "Only holds in this state; `any` lists closed ones as well.",
+            (*HOLD.states, "any"),
+            "held",
+        ),
         integer("job", "Only the holds of this job; 0 lists those that are not a job's."),
         *PAGED,
     ),

@@ -9,7 +9,7 @@ from mintyard.api.answers import Answer
 from mintyard.api.call import Call
 from mintyard.api.job_views import job_of, view_of
 from mintyard.api.pages import paged
-from mintyard.api.parameters import MIN_SEQ, PAGED, Parameter, choice, flag, instant, integer, text
+from mintyard.api.parameters import MIN_SEQ, PAGED, Parameter, flag, instant, integer, text
 from mintyard.api.resources.accounts import change
 from mintyard.api.routes import Table, changed, shown
 from mintyard.app.link import Answer as Told
@@ -52,7 +52,16 @@ JOBS = Table("jobs")
 _TURN_JOBS: Final = 256
 """So many jobs are translated before other requests get a turn."""
 _QUOTA = (QuotaExhausted, CeilingReached, CapExceeded, WrongResourceType, BudgetTooSmall, AccountClosed)
-_SPEC = (InvalidSpec, InvalidAmount, InvalidName, TooLarge, DependencyUnknown, DependencyCycle, Infeasible, NotFound)
+_SPEC = (
+    InvalidSpec,
+    InvalidAmount,
+    InvalidName,
+    TooLarge,
+    DependencyUnknown,
+    DependencyCycle,
+    Infeasible,
+    NotFound,
+)
 DRY_RUN = flag("dry_run", "Answer as if, and change nothing.")
 
 
@@ -66,7 +75,11 @@ def read_states(value: str) -> tuple[str, ...]:
 STATES = Parameter(
     "state",
     read_states,
-    {"type": "string", "pattern": f"^({'|'.join(JOB.states)})(,({'|'.join(JOB.states)}))*$", "maxLength": 256},
+    {
+        "type": "string",
+        "pattern": f"^({'|'.join(JOB.states)})(,({'|'.join(JOB.states)}))*$",
+        "maxLength": 256,
+    },
     "Only jobs in one of these states, joined by commas.",
     (),
 )
@@ -94,7 +107,8 @@ def ticket_of(ticket: Ticket, seq: int) -> wire.Ticket:
     refusals=(*_QUOTA, *_SPEC, LimitReached),
 )
 async def submit_job(call: Call, body: Job) -> Answer:
-    """One job, array or gang. It is admitted and its cost is held, or it is refused with what is short and by how much."""
+    """One job, array or gang. It is admitted and its cost is held, or it is refused with what is short and by
+    how much."""
     command = commands.Submit(call.bearer, (to_request(body),), True, call.query["dry_run"], call.key)
     answer = await call.send(command)
     reply = answer.reply
@@ -116,14 +130,16 @@ async def submit_job(call: Call, body: Job) -> Answer:
     refusals=(*_QUOTA, *_SPEC, LimitReached),
 )
 async def submit_batch(call: Call, body: wire.SubmitBatch) -> Answer:
-    """Atomic: all jobs are admitted, or the first refusal is the answer. Otherwise every job has a line of its own."""
+    """Atomic: all jobs are admitted, or the first refusal is the answer. Otherwise every job has a line of
+    its own."""
     requests, refused = await _requests(body)
     told: Told | None = None
     parts: tuple[Done | Ticket | Problem, ...] = ()
     if requests:
         command = commands.Submit(call.bearer, tuple(requests), body.atomic, body.dry_run, call.key)
         told = await call.send(command)
-        parts = told.reply.parts if isinstance(told.reply, Batch) else (told.reply,)  # pyright: ignore[reportAssignmentType]
+        assert isinstance(told.reply, Batch)
+        parts = told.reply.parts
     seq = told.seq if told else call.services.feed.durable_seq
     rest = iter(parts)
     lines: list[wire.BatchLine] = []
@@ -328,4 +344,3 @@ async def update_job(call: Call, body: wire.UpdateJob) -> Answer:
     command = commands.UpdateJob(call.bearer, number, body.time_limit_ms, body.priority, begin_at, call.key)
     answer = await call.send(command)
     return changed(call, answer, change(answer))
-

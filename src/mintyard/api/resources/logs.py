@@ -5,7 +5,6 @@ Logs are never copied into the hub: they are read where the engine keeps them.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import AsyncIterator
 from typing import Final
@@ -53,7 +52,9 @@ class _Log:
         detail = await call.look(queries.show_job, call.within, call.path["job"], only=call.bearer.jobs)
         job = detail.job
         if isinstance(job, views.ArrayView):
-            raise InvalidRequest(why=f"job {job.job} is an array; ask for a task of it, such as {job.job}_INDEX")
+            raise InvalidRequest(
+                why=f"job {job.job} is an array; ask for a task of it, such as {job.job}_INDEX"
+            )
         self.job = job.job
         asked: int = call.query["attempt"]
         if asked > job.attempt:
@@ -91,9 +92,9 @@ class _Log:
         while True:
             job_ended = await self.find()
             chunk = await self.read(limit, job_ended)
-            if chunk.data or chunk.ended or time.monotonic() >= deadline:
+            if chunk.data or chunk.ended or time.monotonic() >= deadline or self.call.services.streams.ending:
                 return chunk
-            await asyncio.sleep(_PAUSE_S)
+            await self.call.services.streams.pause(_PAUSE_S)
 
 
 @LOGS.add(
@@ -124,8 +125,9 @@ async def read_logs(call: Call) -> Answer:
     media="text/event-stream",
 )
 async def follow_logs(call: Call) -> Stream:
-    """Each event `log` holds a chunk and its end's offset as id; a client that resumes with Last-Event-ID goes on there. The
-    stream ends after the chunk with `ended`."""
+    """Each event `log` holds a chunk and its end's offset as id; a client that resumes with Last-Event-ID goes
+    on there. The stream ends after the chunk with `ended`."""
+    call.services.streams.check()
     log = _Log(call)
     resumed = call.headers.get(b"last-event-id", b"")
     if resumed:
@@ -133,14 +135,16 @@ async def follow_logs(call: Call) -> Stream:
             raise InvalidRequest(why="Last-Event-ID must be the id of an event of this stream")
         log.offset = int(resumed)
     await log.find()
-    return Stream(_events(log))
+    return Stream(call.services.streams.hold(_events(log)))
 
 
 async def _events(log: _Log) -> AsyncIterator[bytes]:
     deadline = time.monotonic() + MAX_FOLLOW_S
     yield b": follow\n\n"
     try:
-        while time.monotonic() < deadline:
+        header = log.call.headers.get(b"authorization")
+        while time.monotonic() < deadline and not log.call.services.streams.ending:
+            log.call.services.gate.admit(header, log.call.services.now())
             chunk = await log.wait(MAX_CHUNK_BYTES, _QUIET_S)
             if chunk.data or chunk.ended:
                 yield server_event("log", chunk, str(chunk.next_offset))

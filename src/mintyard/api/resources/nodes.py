@@ -14,7 +14,15 @@ from mintyard.api.resources.accounts import change
 from mintyard.api.routes import Table, changed, shown
 from mintyard.app.read_model import queries, views
 from mintyard.domain import commands
-from mintyard.domain.errors import InvalidAmount, InvalidName, InvalidSpec, LimitReached, NotAcceptableTime, NotFound, WrongState
+from mintyard.domain.errors import (
+    InvalidAmount,
+    InvalidName,
+    InvalidSpec,
+    LimitReached,
+    NotAcceptableTime,
+    NotFound,
+    WrongState,
+)
 from mintyard.domain.ids import check_name
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.lifecycle import NODE
@@ -94,7 +102,9 @@ async def show_node(call: Call) -> Answer:
 
 
 async def _control(call: Call, verb: str, body: wire.ControlNode) -> Answer:
-    answer = await call.send(commands.ControlNode(call.bearer, call.path["node"], verb, body.reason, call.key))
+    answer = await call.send(
+        commands.ControlNode(call.bearer, call.path["node"], verb, body.reason, call.key)
+    )
     return changed(call, answer, change(answer))
 
 
@@ -168,7 +178,8 @@ async def set_prices(call: Call, body: wire.SetPrices) -> Answer:
         memory_nano=parse_amount(body.memory, Unit.MONEY),
         storage_nano=parse_amount(body.storage, Unit.MONEY),
         gpu_models={
-            check_name("GPU model", model): parse_amount(rate, Unit.MONEY) for model, rate in body.gpu_models.items()
+            check_name("GPU model", model): parse_amount(rate, Unit.MONEY)
+            for model, rate in body.gpu_models.items()
         },
     )
     answer = await call.send(commands.SetPrices(call.bearer, book, call.key))

@@ -179,5 +179,7 @@ async def show_statement(call: Call) -> Answer:
     )
     answer = shown(statement, found.seq)
     if found.next:
-        answer.headers.append(next_link(call, f"/accounts/{account.replace('/', '%2F')}/statement", found.next))
+        answer.headers.append(
+            next_link(call, f"/accounts/{account.replace('/', '%2F')}/statement", found.next)
+        )
     return answer

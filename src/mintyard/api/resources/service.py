@@ -34,12 +34,14 @@ async def show_journal(call: Call) -> Answer:
         raise Forbidden(what="The journal of the whole hub")
     head = await call.look(queries.position)
     chain = head.chain.hex() or "0" * 64
-    return shown(JournalHead(seq=head.seq, term=head.term, at=instant_or_none(head.at), chain=chain), head.seq)
+    return shown(
+        JournalHead(seq=head.seq, term=head.term, at=instant_or_none(head.at), chain=chain), head.seq
+    )
 
 
 async def readiness(services: Services, look: Any) -> tuple[bool, dict[str, Any]]:
-    """Whether requests may be sent here, and each condition: the leader is heard, the read model answers and is not far behind
-    what is durable."""
+    """Whether requests may be sent here, and each condition: the leader is heard, the read model answers and is
+    not far behind what is durable."""
     feed = services.feed
     found: dict[str, Any] = {"leader": feed.connected, "durable_seq": feed.durable_seq}
     try:

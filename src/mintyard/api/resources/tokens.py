@@ -73,8 +73,9 @@ def _scopes(body: wire.MintToken) -> tuple[Scope, ...]:
     ),
 )  # fmt: skip
 async def mint_token(call: Call, body: wire.MintToken) -> Answer:
-    """The answer holds the token's text, which is shown this once. It may allow at most what the caller's own token does.
-    A repeat with the same Idempotency-Key gets the same token from the process that made it, within ten minutes."""
+    """The answer holds the token's text, which is shown this once. It may allow at most what the caller's own
+    token does. A repeat with the same Idempotency-Key gets the same token from the process that made it, within
+    ten minutes."""
     services, bearer = call.services, call.bearer
     account = body.account or bearer.account
     if not is_within(account, bearer.account):
@@ -204,7 +205,9 @@ async def show_keys(call: Call) -> Answer:
     keys = call.services.gate.validator.keys
     shape = wire.KeySet(
         version=keys.version,
-        keys=tuple(wire.VerifyingKey(key=key.key, public=key.public, state=key.state.value) for key in keys.keys),
+        keys=tuple(
+            wire.VerifyingKey(key=key.key, public=key.public, state=key.state.value) for key in keys.keys
+        ),
     )
     return Answer(shape, 200, [(b"cache-control", b"max-age=60")])
 
