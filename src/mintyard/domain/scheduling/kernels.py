@@ -69,7 +69,9 @@ PACKING: Final = 3
 FRAGMENTATION: Final = 4
 
 NONE: Final = (1 << 63) - 1
-_LOW: Final = (1 << INDEX_BITS) - 1
+NO_NODE: Final = (1 << INDEX_BITS) - 1
+"""The index bits of `NONE`: no node has this index. Comparing the key itself with `NONE` keeps the scan from being
+vectorised, because the comparison is folded into the reduction."""
 _OFFSET: Final = 1 << 30
 _NEVER: Final = -(1 << 62)
 
@@ -196,7 +198,8 @@ def choose_slots(table: Any, node: int, gpus: int, milli: int) -> int:
 def _select_stranded(table: Any, count: int, ok: Any, is_open: Any, need: Any, parameters: Any) -> int:
     """Least increase of stranded GPU, then least GPU left, then the lowest index.
 
-    Factors are cast to 32 bits first: the loop then runs on vector units, three times as fast.
+    Here and below factors are cast to 32 bits and every node is scored, feasible or not: with 64-bit factors or a branch
+    the compiler leaves the loop scalar, three times as slow.
     """
     cpu, memory, whole, widest, idle = table[CPU], table[MEMORY], table[WHOLE], table[WIDEST], table[IDLE]
     need_cpu, need_memory = int32(need[NEED_CPU]), int32(need[NEED_MEMORY])
@@ -205,30 +208,31 @@ def _select_stranded(table: Any, count: int, ok: Any, is_open: Any, need: Any, p
     ratio = int32(parameters[CPU_PER_GPU])
     best = NONE
     for node in range(count):
-        if (
+        cpu_left = int64(cpu[node]) - need_cpu
+        idle_left = int64(idle[node]) - need_gpu
+        before = max(0, int64(idle[node]) * ratio - int64(cpu[node]) * GPU_MILLI)
+        after = max(0, idle_left * ratio - cpu_left * GPU_MILLI)
+        key = ((((after - before + _OFFSET) << IDLE_BITS) | idle_left) << INDEX_BITS) | node
+        feasible = (
             (cpu[node] >= need_cpu)
             & (memory[node] >= need_memory)
             & (whole[node] >= need_whole)
             & (widest[node] >= need_widest)
             & ((ok[node] & is_open[node]) != 0)
-        ):
-            cpu_left = int64(cpu[node]) - need_cpu
-            idle_left = int64(idle[node]) - need_gpu
-            before = max(0, int64(idle[node]) * ratio - int64(cpu[node]) * GPU_MILLI)
-            after = max(0, idle_left * ratio - cpu_left * GPU_MILLI)
-            key = ((((after - before + _OFFSET) << IDLE_BITS) | idle_left) << INDEX_BITS) | node
-            best = min(best, key)
-    return -1 if best == NONE else best & _LOW
+        )
+        best = min(best, key if feasible else NONE)
+    return best & NO_NODE
 
 
 @njit(cache=True)
 def _select_linear(table: Any, count: int, ok: Any, is_open: Any, need: Any) -> int:
     """Least weighted sum of what is left (best fit, dot product), then the lowest index."""
     cpu, memory, whole, widest, idle = table[CPU], table[MEMORY], table[WHOLE], table[WIDEST], table[IDLE]
-    need_cpu, need_memory = need[NEED_CPU], need[NEED_MEMORY]
-    need_whole, need_widest = need[NEED_WHOLE], need[NEED_WIDEST]
-    need_gpu = need[NEED_GPUS] * need[NEED_MILLI]
-    weight_cpu, weight_memory, weight_gpu = need[WEIGHT_CPU], need[WEIGHT_MEMORY], need[WEIGHT_GPU]
+    need_cpu, need_memory = int32(need[NEED_CPU]), int32(need[NEED_MEMORY])
+    need_whole, need_widest = int32(need[NEED_WHOLE]), int32(need[NEED_WIDEST])
+    need_gpu = int32(need[NEED_GPUS] * need[NEED_MILLI])
+    weight_cpu, weight_memory = int32(need[WEIGHT_CPU]), int32(need[WEIGHT_MEMORY])
+    weight_gpu = int32(need[WEIGHT_GPU])
     best = NONE
     for node in range(count):
         cpu_left = int64(cpu[node]) - need_cpu
@@ -236,14 +240,14 @@ def _select_linear(table: Any, count: int, ok: Any, is_open: Any, need: Any) -> 
         idle_left = int64(idle[node]) - need_gpu
         score = cpu_left * weight_cpu + memory_left * weight_memory + idle_left * weight_gpu
         feasible = (
-            (cpu_left >= 0)
-            & (memory_left >= 0)
+            (cpu[node] >= need_cpu)
+            & (memory[node] >= need_memory)
             & (whole[node] >= need_whole)
             & (widest[node] >= need_widest)
             & ((ok[node] & is_open[node]) != 0)
         )
         best = min(best, (score << INDEX_BITS) | node if feasible else NONE)
-    return -1 if best == NONE else best & _LOW
+    return best & NO_NODE
 
 
 @njit(cache=True)
@@ -251,8 +255,8 @@ def _select_loaded(table: Any, count: int, ok: Any, is_open: Any, need: Any, par
     """Most weighted share of CPU, memory and network left (S7), then the lowest index."""
     cpu, memory, whole, widest = table[CPU], table[MEMORY], table[WHOLE], table[WIDEST]
     cpu_inverse, memory_inverse, latency = table[CPU_INVERSE], table[MEMORY_INVERSE], table[LATENCY]
-    need_cpu, need_memory = need[NEED_CPU], need[NEED_MEMORY]
-    need_whole, need_widest = need[NEED_WHOLE], need[NEED_WIDEST]
+    need_cpu, need_memory = int32(need[NEED_CPU]), int32(need[NEED_MEMORY])
+    need_whole, need_widest = int32(need[NEED_WHOLE]), int32(need[NEED_WIDEST])
     by_cpu, by_memory, by_latency = parameters[SHARE_CPU], parameters[SHARE_MEMORY], parameters[SHARE_LATENCY]
     best = NONE
     for node in range(count):
@@ -264,14 +268,14 @@ def _select_loaded(table: Any, count: int, ok: Any, is_open: Any, need: Any, par
             + by_latency * ((1_000 - int64(latency[node])) * (ONE // 1_000))
         )
         feasible = (
-            (cpu_left >= 0)
-            & (memory_left >= 0)
+            (cpu[node] >= need_cpu)
+            & (memory[node] >= need_memory)
             & (whole[node] >= need_whole)
             & (widest[node] >= need_widest)
             & ((ok[node] & is_open[node]) != 0)
         )
         best = min(best, (((100 * ONE) - score) << INDEX_BITS) | node if feasible else NONE)
-    return -1 if best == NONE else best & _LOW
+    return best & NO_NODE
 
 
 @njit(cache=True)
@@ -306,7 +310,7 @@ def _select_packing(table: Any, count: int, ok: Any, is_open: Any, need: Any) ->
                     tier = 0
                     left = free - milli
         best = min(best, (((int64(tier) << IDLE_BITS) | left) << INDEX_BITS) | node)
-    return -1 if best == NONE else best & _LOW
+    return best & NO_NODE
 
 
 @njit(cache=True)
@@ -338,10 +342,10 @@ def _fragmentation(slots: Any, gpus: int, cpu: int, node: int, typical: Any, eli
 @njit(cache=True)
 def _is_repeated(slots: Any, slot: int) -> bool:
     """Whether an earlier GPU has as much free: it scores the same and wins the tie."""
+    repeated = False
     for earlier in range(slot):
-        if slots[earlier] == slots[slot]:
-            return True
-    return False
+        repeated |= slots[earlier] == slots[slot]
+    return repeated
 
 
 @njit(cache=True)
@@ -449,9 +453,9 @@ def place_kernel(kind: int) -> Callable[..., tuple[int, int]]:
                     node = _select_packing(table, count, ok, is_open, need)
                 else:
                     choice = _select_fragmentation(table, count, eligible, is_open, need, typical, steps)
-                    node = choice >> 5
+                    node = choice >> 5 if choice >= 0 else NO_NODE
                     mask = 1 << (choice & 31) if choice >= 0 and choice & 31 != 31 else 0
-                if node < 0:
+                if node == NO_NODE:
                     need[FAILED] = 1
                     break
                 if mask == 0:

@@ -37,7 +37,8 @@ from mintyard.domain.scheduling.layout import (
     WEIGHT_MEMORY,
 )
 
-_SCALE: Final = 1 << 40
+_SCALE: Final = (1 << 31) - 1
+"""Weights are positive 32-bit integers; an amount left times its weight stays below 2^31 for best fit."""
 
 
 class Policy(StrEnum):
@@ -85,8 +86,8 @@ def set_weights(policy: Policy, requests: NDArray[np.int64], table: NDArray[np.i
             requests[:, NEED_GPUS] * requests[:, NEED_MILLI],
         )
         for column, most, amount in zip(columns, largest, asked, strict=True):
-            # Share asked in 2^-14, times a weight per unit left: at most 2^40, never beyond it for what can't fit.
-            requests[:, column] = (np.minimum(amount, most) << 14) // most * ((_SCALE >> 14) // most)
+            # The share asked, per unit of the largest node; what could never fit counts as a whole node.
+            requests[:, column] = np.minimum(amount, most) * _SCALE // (most * most)
 
 
 @cache
