@@ -80,7 +80,9 @@ class Run:
             c.CreateGrant(None, "acme/vision", Unit.MONEY, 700 * money),
             c.CreateGrant(None, "acme/vision/ann", Unit.GPU, 300 * gpu),
             c.CreateGrant(None, "acme/text", Unit.OUTPUT_TOKENS, 10**9),
-            c.CreateGrant(None, "zeta", Unit.MONEY, 800 * money, expires_at=self.now + 50 * 3_600_000 * NS_PER_MS),
+            c.CreateGrant(
+                None, "zeta", Unit.MONEY, 800 * money, expires_at=self.now + 50 * 3_600_000 * NS_PER_MS
+            ),
         )
         for account in ACCOUNTS:
             self.tick(self.token(account))
@@ -96,6 +98,8 @@ class Run:
 
     def node(self, number: int) -> NodeSeen:
         model = ("a100", "h100", "")[number % 3]
+        if self.random.random() < 0.1:
+            model = "h100"
         return NodeSeen(f"n{number}", 32_000, 128_000, 4, model, ("fast",) if number % 2 else ())
 
     # --- at random -------------------------------------------------------------------------------------------------
@@ -153,7 +157,9 @@ class Run:
             begin_at=random.choice((0, 0, 0, self.now + 10**10)),
             payload=encode_launch(launch),
         )
-        array = Array(tuple(range(0, 6, 2)), throttle=random.choice((0, 1))) if random.random() < 0.2 else None
+        array = (
+            Array(tuple(range(0, 6, 2)), throttle=random.choice((0, 1))) if random.random() < 0.2 else None
+        )
         dependencies: tuple[Dependency, ...] = ()
         if self.state.jobs and random.random() < 0.3:
             when = random.choice(tuple(When))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.unit.read_model_run import Run
 
 from mintyard.app.record import decode_body
 from mintyard.domain.events import GrantAdjusted, GrantClosed, GrantCreated, HoldClosed, Refunded
 from mintyard.domain.ledger.book import LEDGER_ACCOUNTS
 from mintyard.domain.ledger.postings import Posting, cause, postings
 from mintyard.domain.units import Unit
-from tests.unit.read_model_run import Run
 
 
 def _open(number: int) -> bool:

@@ -12,17 +12,18 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.unit.read_model_run import SECRET, Run
 
 from mintyard.app import projection
 from mintyard.app.projector import HANDLERS, Projector, dump, open_projector, rebuild
-from mintyard.app.read_model import ReadModel, open_read_model, queries
+from mintyard.app.read_model import ReadModel, open_read_model, queries, schema
 from mintyard.app.read_model.views import JobView
-from mintyard.app.tailer import Entry, Tailer, entries_after
+from mintyard.app.tailer import START, Entry, Tailer, entries_after
+from mintyard.domain import commands as c
 from mintyard.domain.errors import InvariantBroken, VerificationFailed
 from mintyard.domain.events import AnyEvent
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.units import Unit
-from tests.unit.read_model_run import SECRET, Run
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +48,7 @@ def played(seed: int, ticks: int = 60) -> Run:
 
 
 def entries_of(run: Run) -> list[Entry]:
-    projector_start = projection_start()
-    return entries_after(projector_start, run.store.read(0, 10_000))
-
-
-def projection_start():
-    from mintyard.app.tailer import START
-
-    return START
+    return entries_after(START, run.store.read(0, 10_000))
 
 
 def test_every_event_is_projected_or_named_as_silent() -> None:
@@ -62,14 +56,13 @@ def test_every_event_is_projected_or_named_as_silent() -> None:
     assert not set(HANDLERS) & projection.SILENT
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.slow
+@settings(max_examples=15, suppress_health_check=[HealthCheck.too_slow])
 @given(seed=st.integers(0, 2**32))
 def test_batches_of_any_size_give_the_same_rows(model: ReadModel, other: ReadModel, seed: int) -> None:
     run = played(seed)
     rebuild(run.store, model)
-    with other.write() as connection:
-        for table in projection_tables():
-            connection.execute(table.delete())
+    empty(other)
     random = Random(seed)
     entries = entries_of(run)
     projector = Projector(other)
@@ -87,10 +80,10 @@ def test_batches_of_any_size_give_the_same_rows(model: ReadModel, other: ReadMod
     check_money(model, run)
 
 
-def projection_tables():
-    from mintyard.app.read_model import schema
-
-    return schema.metadata.sorted_tables
+def empty(model: ReadModel) -> None:
+    with model.write() as connection:
+        for table in schema.metadata.sorted_tables:
+            connection.execute(table.delete())
 
 
 def check_against_state(model: ReadModel, run: Run) -> None:
@@ -238,7 +231,8 @@ def check_receipts(model: ReadModel) -> None:
     assert not any(given.values())
 
 
-def test_the_random_runs_reach_what_matters(model: ReadModel) -> None:
+@pytest.mark.slow
+def test_the_random_runs_reach_what_matters() -> None:
     """Else the comparisons above compare nothing: over a few seeds every kind of event was projected."""
     kinds = set()
     for seed in range(12):
@@ -253,9 +247,7 @@ def test_a_crash_in_the_middle_of_a_batch_leaves_nothing_of_it(
     run = played(3)
     entries = entries_of(run)
     rebuild(run.store, model)
-    with other.write() as connection:
-        for table in projection_tables():
-            connection.execute(table.delete())
+    empty(other)
     projector = Projector(other)
     projector.take(entries[:30])
     before = dump(other)
@@ -277,7 +269,7 @@ def test_a_crash_in_the_middle_of_a_batch_leaves_nothing_of_it(
 
 
 def test_gaps_and_foreign_records_are_refused(other: ReadModel) -> None:
-    run, foreign = played(1), played(2)
+    run, foreign = played(1), played(2, 150)
     rebuild(run.store, other)
     before = dump(other)
     projector = Projector(other)
@@ -311,9 +303,7 @@ def test_a_projector_goes_on_when_another_rebuilds(model: ReadModel, other: Read
     Tailer(run.store, projector).catch_up()
     rebuild(run.store, other)
     run.play(4)
-    with other.write() as connection:  # someone has begun to rebuild it, and got nowhere yet
-        for table in projection_tables():
-            connection.execute(table.delete())
+    empty(other)  # someone has begun to rebuild it, and got nowhere yet
     tailer = Tailer(run.store, projector, batch_records=16)
     while projector.checkpoint.seq < (run.head.seq if run.head else 0):
         tailer.step()
@@ -323,8 +313,6 @@ def test_a_projector_goes_on_when_another_rebuilds(model: ReadModel, other: Read
 
 def test_amounts_beyond_64_bits_are_kept(other: ReadModel) -> None:
     """A grant may be spent and refunded again and again: its sums pass 2^63 though no posting does."""
-    from mintyard.domain import commands as c
-
     run = Run()
     run.tick(c.Found("centre"), c.OpenAccount(None, "acme"))
     most = 2**62

@@ -131,6 +131,8 @@ class Replica:
         self.state = state or State()
         self.checkpoint = checkpoint
         self.lock = threading.RLock()
+        self.broken = False
+        """A record was folded in part: this state is of no use any more."""
 
     @classmethod
     def start(cls, store: Store) -> Replica:
@@ -142,7 +144,7 @@ class Replica:
         return cls(state, checkpoint or START)
 
     def take(self, entries: Sequence[Entry]) -> None:
-        """Fold; records taken before are skipped. A record is folded whole, or this replica is of no use any more."""
+        """Fold; records taken before are skipped. `VerificationFailed` when one doesn't fit; then the replica is `broken`."""
         for entry in entries:
             with self.lock:
                 if entry.seq <= self.checkpoint.seq:
@@ -160,5 +162,6 @@ class Replica:
             for event in entry.events:
                 hub.apply(self.state, event)
         except (MintyardError, LookupError, ValueError, TypeError, AttributeError) as error:
+            self.broken = True
             why = f"its events don't fit the state before it ({type(error).__name__}: {error})"
             raise VerificationFailed(seq=entry.seq, why=why) from error
