@@ -67,7 +67,9 @@ def attempt(number: int, seeds: int, commands: int) -> tuple[bool, str]:
     environment = os.environ | {CHILD: str(number)}
     command = [sys.executable, "-m", "tests.mutants", "--seeds", str(seeds), "--commands", str(commands)]
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=600, check=False
+        )
     except subprocess.TimeoutExpired:
         return True, "it never ends"
     lines = [line for line in done.stderr.strip().splitlines() if line]
@@ -90,7 +92,10 @@ def main() -> int:
         results = pool.map(lambda number: attempt(number, options.seeds, options.commands), numbers)
         for number, (killed, how) in zip(numbers, results, strict=True):
             mutant = MUTANTS[number]
-            print(f"{number:3} {'killed  ' if killed else 'SURVIVED'} {mutant.module}: {mutant.old[:60]!r} {how}", flush=True)
+            print(
+                f"{number:3} {'killed  ' if killed else 'SURVIVED'} {mutant.module}: {mutant.old[:60]!r} {how}",
+                flush=True,
+            )
             if not killed:
                 survivors.append(number)
     print(f"{len(numbers)} mutants in {time.monotonic() - began:.0f} s, survivors: {survivors or 'none'}")

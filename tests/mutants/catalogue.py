@@ -32,7 +32,11 @@ ROUND = "mintyard.domain.scheduling_round"
 MUTANTS = (
     # ledger: movements
     Mutant(BOOK, "totals[source] -= amount", "totals[source] += amount"),
-    Mutant(BOOK, "self._move(self.grants[legs[at]], LEFT, HELD, legs[at + 1])", "self._move(self.grants[legs[at]], LEFT, SPENT, legs[at + 1])"),
+    Mutant(
+        BOOK,
+        "self._move(self.grants[legs[at]], LEFT, HELD, legs[at + 1])",
+        "self._move(self.grants[legs[at]], LEFT, SPENT, legs[at + 1])",
+    ),
     Mutant(BOOK, "self._move(grants[spent[at]], HELD, SPENT, spent[at + 1])", "pass"),
     Mutant(BOOK, "self._move(grant, HELD, self.home(grant), released[at + 1])", "pass"),
     Mutant(BOOK, 'return LEFT if grant.state == "active" else EXPIRED', "return LEFT"),
@@ -40,7 +44,11 @@ MUTANTS = (
     Mutant(BOOK, "counter.held += amount", "counter.held += 0"),
     Mutant(BOOK, "counter.held -= used + freed", "counter.held -= used"),
     Mutant(BOOK, "counter.spent += used", "counter.spent += used + freed"),
-    Mutant(BOOK, "self._move(grant, REFUNDS, self.home(grant), amount)", "self._move(grant, SPENT, self.home(grant), amount)"),
+    Mutant(
+        BOOK,
+        "self._move(grant, REFUNDS, self.home(grant), amount)",
+        "self._move(grant, SPENT, self.home(grant), amount)",
+    ),
     Mutant(BOOK, "for level in account.path:", "for level in account.path[:1]:"),
     Mutant(BOOK, "self.plan_epoch += 1", "pass"),
     # ledger: deciding
@@ -48,35 +56,63 @@ MUTANTS = (
     Mutant(CHARGING, "missing -= free", "missing -= free + 1"),
     Mutant(CHARGING, "free = grant.left - taken.get(grant.id, 0)", "free = grant.left"),
     Mutant(CHARGING, "if used + amount > bound:", "if used + amount > bound + amount:"),
-    Mutant(CHARGING, "used = (counter.held + counter.spent if counter else 0)", "used = (counter.spent if counter else 0)"),
+    Mutant(
+        CHARGING,
+        "used = (counter.held + counter.spent if counter else 0)",
+        "used = (counter.spent if counter else 0)",
+    ),
     Mutant(CHARGING, "due = min(due, line.amount)", "due = line.amount"),
     Mutant(CHARGING, "due -= part", "due -= 0"),
-    Mutant(CHARGING, "released[grant] = released.get(grant, 0) + amount - max(part, drawn)", "released[grant] = released.get(grant, 0) + amount"),
+    Mutant(
+        CHARGING,
+        "released[grant] = released.get(grant, 0) + amount - max(part, drawn)",
+        "released[grant] = released.get(grant, 0) + amount",
+    ),
     Mutant(CHARGING, "if not grant.usable(now):", 'if grant.state != "active":'),
     Mutant(OPERATIONS, "draft.give(share.released)", "pass"),
     Mutant(OPERATIONS, "if grant.left + command.delta < 0:", "if grant.left + command.delta < -(10**18):"),
-    Mutant(OPERATIONS, "if command.amount > grant.spent - grant.refunded:", "if command.amount > grant.spent:"),
+    Mutant(
+        OPERATIONS, "if command.amount > grant.spent - grant.refunded:", "if command.amount > grant.spent:"
+    ),
     Mutant(OPERATIONS, "if amount > limit:", "if amount > limit * 1_000:"),
-    Mutant(OPERATIONS, 'return {unit: max(amounts.get(unit, 0), drawn.get(unit.value, 0)) for unit in Unit}', "return {unit: amounts.get(unit, 0) for unit in Unit}"),
-    Mutant(PRICES, "gpu * run_ms * gpu_rate // SCALE[Unit.GPU]", "gpu * run_ms // SCALE[Unit.GPU] * gpu_rate"),
+    Mutant(
+        OPERATIONS,
+        "return {unit: max(amounts.get(unit, 0), drawn.get(unit.value, 0)) for unit in Unit}",
+        "return {unit: amounts.get(unit, 0) for unit in Unit}",
+    ),
+    Mutant(
+        PRICES, "gpu * run_ms * gpu_rate // SCALE[Unit.GPU]", "gpu * run_ms // SCALE[Unit.GPU] * gpu_rate"
+    ),
     Mutant(PRICES, "n * shape.gpus * shape.gpu_milli", "shape.gpus * shape.gpu_milli"),
     Mutant(PRICES, "return max([self.gpu_nano, *self.gpu_models.values()])", "return self.gpu_nano"),
     # jobs
-    Mutant(ADMISSION, "if spec.budget is not None and cost > spec.budget:", "if spec.budget is not None and cost > spec.budget * 1_000:"),
+    Mutant(
+        ADMISSION,
+        "if spec.budget is not None and cost > spec.budget:",
+        "if spec.budget is not None and cost > spec.budget * 1_000:",
+    ),
     Mutant(ADMISSION, "self.hold += 1", "pass"),
     Mutant(ADMISSION, 'return final == "succeeded"', 'return final != "cancelled"'),
     Mutant(ADMISSION, 'else "blocked" if waits else "pending"', 'else "pending"'),
-    Mutant(ATTEMPTS, "boots[report.boot] = max(boots.get(report.boot, 0), report.run_ms)", "boots[report.boot] = boots.get(report.boot, 0) + report.run_ms"),
+    Mutant(
+        ATTEMPTS,
+        "boots[report.boot] = max(boots.get(report.boot, 0), report.run_ms)",
+        "boots[report.boot] = boots.get(report.boot, 0) + report.run_ms",
+    ),
     Mutant(ATTEMPTS, "boots[boot] = max(boots.get(boot, 0), run_ms)", "pass"),
     Mutant(ATTEMPTS, "min(counted, seen, job.spec.content.time_limit_ms)", "min(counted, seen)"),
-    Mutant(ATTEMPTS, "if job is None or job.attempt != report.attempt or job.state not in LIVE_JOB_STATES:", "if job is None or job.state not in LIVE_JOB_STATES:"),
+    Mutant(
+        ATTEMPTS,
+        "if job is None or job.attempt != report.attempt or job.state not in LIVE_JOB_STATES:",
+        "if job is None or job.state not in LIVE_JOB_STATES:",
+    ),
     Mutant(ATTEMPTS, 'if trigger == "requeue":', 'if trigger == "requeue" and retry:'),
     Mutant(ATTEMPTS, "_give_back(state, draft, share.released)", "draft.give(share.released)"),
     Mutant(ATTEMPTS, "void_hold(state, dependent, out)", "pass"),
     Mutant(ATTEMPTS, "met[number] = met.get(number, 0) + 1", "met[number] = 1"),
     Mutant(ATTEMPTS, "if finished[array] == state.arrays[array].live:", "if finished[array] > 0:"),
     Mutant(CONTROL, "void_hold(state, job, out)", "pass"),
-    Mutant(CONTROL, "end_dependents(state, job, \"cancelled\", now, out)", "pass"),
+    Mutant(CONTROL, 'end_dependents(state, job, "cancelled", now, out)', "pass"),
     Mutant(CONTROL, "if job.hold not in state.ledger.holds:", "if False:"),
     Mutant(DAG, "if waiting[follower] == 0:", "if waiting[follower] <= 1:"),
     # folding and state
@@ -97,7 +133,9 @@ MUTANTS = (
     Mutant(REGISTRY, "if block.block in state.revoked:", "if False:"),
     Mutant(REGISTRY, 'elif token.state == "suspended":', "elif False:"),
     Mutant(REGISTRY, "if scope not in authority.scopes:", "if False:"),
-    Mutant(REGISTRY, "if limit is not None and asked > limit:", "if limit is not None and asked > limit * 4:"),
+    Mutant(
+        REGISTRY, "if limit is not None and asked > limit:", "if limit is not None and asked > limit * 4:"
+    ),
     Mutant(REGISTRY, 'if level.state != "active":', "if False:"),
     Mutant(HUB, "if known.digest != _digest(command):", "if False:"),
     Mutant(HUB, "return _reply_decoder.decode(known.reply)", "return None"),

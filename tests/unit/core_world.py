@@ -63,7 +63,12 @@ class World:
 
     def refused(self, command: Command) -> MintyardError:
         """The error of a command that must be refused, and leave no trace."""
-        before = self.state.next_job, self.state.ledger.next_hold, len(self.state.tokens), len(self.state.keys)
+        before = (
+            self.state.next_job,
+            self.state.ledger.next_hold,
+            len(self.state.tokens),
+            len(self.state.keys),
+        )
         reply = self.run(command)
         assert isinstance(reply, Refusal), reply
         assert not self.events
@@ -86,7 +91,9 @@ class World:
     ) -> Authority:
         end = self.now + hours * HOUR_NS
         name = block or f"{len(self.state.tokens) + 1:032x}"
-        authority = Authority(account, (Block(name, end, ceilings or {}),), frozenset(ROLES[role]), end, caps=caps)
+        authority = Authority(
+            account, (Block(name, end, ceilings or {}),), frozenset(ROLES[role]), end, caps=caps
+        )
         self.do(RegisterToken(None, authority))
         return authority
 
@@ -104,7 +111,9 @@ class World:
         attempt = self.state.jobs[job].attempt
         self.do(TakeReports("local", (AttemptStarted(job, attempt, "boot"),)))
 
-    def end(self, job: int, run_ms: int = 1_000, outcome: Outcome = Outcome.EXITED, exit_code: int = 0) -> None:
+    def end(
+        self, job: int, run_ms: int = 1_000, outcome: Outcome = Outcome.EXITED, exit_code: int = 0
+    ) -> None:
         attempt = self.state.jobs[job].attempt
         self.now += run_ms * NS_PER_MS
         report = AttemptEnded(job, attempt, "boot", outcome, exit_code, run_ms=run_ms)

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.core_world import GPU_JOB, HOUR_NS, World, usd
 
 from mintyard.domain import commands as c
 from mintyard.domain import errors
@@ -15,7 +16,6 @@ from mintyard.domain.jobs.spec import JobSpec, Shape
 from mintyard.domain.ledger.prices import PriceBook, bill
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import NS_PER_MS, SCALE, Unit, format_amount, parse_amount
-from tests.unit.core_world import GPU_JOB, HOUR_NS, World, usd
 
 SHAPES = st.builds(
     Shape,
@@ -49,7 +49,9 @@ def test_a_shorter_run_never_costs_more(shape: Shape, one: int, other: int) -> N
 
 
 def test_the_default_prices_are_those_of_feature_l5() -> None:
-    hour = bill(Shape(1_000, 1_024, gpus=1, storage_mb=1_000_000), 3_600_000, PriceBook(), PriceBook().gpu_nano)
+    hour = bill(
+        Shape(1_000, 1_024, gpus=1, storage_mb=1_000_000), 3_600_000, PriceBook(), PriceBook().gpu_nano
+    )
     assert [format_amount(part, Unit.MONEY) for part in hour.money] == ["5", "0.1", "0.05", "0.02"]
 
 
@@ -63,7 +65,9 @@ def test_amounts_survive_the_wire_or_differ_by_less_than_can_be_written(unit: Un
         assert (int(whole + digits.ljust(18, "0")) * SCALE[unit] + 10**18 - 1) // 10**18 == amount
 
 
-@pytest.mark.parametrize("text", ["", " ", "-1", "NaN", "Infinity", "1e9", "1_000", "0x10", "1,5", "9" * 65, "0.0000000001"])
+@pytest.mark.parametrize(
+    "text", ["", " ", "-1", "NaN", "Infinity", "1e9", "1_000", "0x10", "1,5", "9" * 65, "0.0000000001"]
+)
 def test_an_amount_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(errors.InvalidAmount):
         parse_amount(text, Unit.MONEY)
@@ -114,7 +118,8 @@ def test_exactly_as_many_jobs_are_admitted_as_the_balance_holds() -> None:
 def test_an_atomic_request_is_admitted_whole_or_not_at_all() -> None:
     world = World()
     assert isinstance(
-        world.refused(c.Submit(world.ann, tuple(c.JobRequest(GPU_JOB) for _ in range(4)))), errors.QuotaExhausted
+        world.refused(c.Submit(world.ann, tuple(c.JobRequest(GPU_JOB) for _ in range(4)))),
+        errors.QuotaExhausted,
     )
     assert not world.state.jobs
     assert len(world.submit(GPU_JOB, GPU_JOB, GPU_JOB)) == 3
@@ -166,11 +171,14 @@ def test_a_ceiling_binds_over_all_tokens_that_carry_its_block() -> None:
     world = World()
     root = world.token("acme/vision/ann", ceilings={Unit.GPU: parse_amount("2", Unit.GPU)})
     narrow = [
-        msgspec.structs.replace(root, blocks=(*root.blocks, Block(name * 32, root.expires_at))) for name in "ab"
+        msgspec.structs.replace(root, blocks=(*root.blocks, Block(name * 32, root.expires_at)))
+        for name in "ab"
     ]
     world.submit(GPU_JOB, authority=narrow[0])
     world.submit(GPU_JOB, authority=narrow[1])
-    error = world.refused(c.Submit(narrow[0], (c.JobRequest(JobSpec("x", Shape(gpus=1), time_limit_ms=60_000)),)))
+    error = world.refused(
+        c.Submit(narrow[0], (c.JobRequest(JobSpec("x", Shape(gpus=1), time_limit_ms=60_000)),))
+    )
     assert isinstance(error, errors.CeilingReached)
     assert (error.params["limit"], error.params["used"]) == ("2", "2")
 
@@ -221,7 +229,9 @@ def test_the_time_charged_is_at_most_what_the_hub_saw_and_the_limit() -> None:
     world.round()
     world.now += 1_000 * NS_PER_MS
     world.do(c.TakeReports("local", (AttemptEnded(job, 1, "b", Outcome.EXITED, run_ms=10**9),)))
-    assert world.grant("acme").spent == sum(rate * 1_000 // 3_600_000 for rate in (5 * 10**9, 2 * 10**8, 10**8))
+    assert world.grant("acme").spent == sum(
+        rate * 1_000 // 3_600_000 for rate in (5 * 10**9, 2 * 10**8, 10**8)
+    )
 
 
 def test_an_escrow_is_drawn_in_totals_and_expires_with_the_rest_released() -> None:
@@ -233,7 +243,9 @@ def test_an_escrow_is_drawn_in_totals_and_expires_with_the_rest_released() -> No
         world.do(c.DrawHold(None, reply.ref, {Unit.MONEY: usd(total)}))
     grant = world.grant("acme")
     assert (grant.spent, grant.held) == (usd("2.5"), usd("1.5"))
-    assert isinstance(world.refused(c.DrawHold(None, reply.ref, {Unit.MONEY: usd("4.1")})), errors.InvalidAmount)
+    assert isinstance(
+        world.refused(c.DrawHold(None, reply.ref, {Unit.MONEY: usd("4.1")})), errors.InvalidAmount
+    )
     world.now += HOUR_NS
     assert isinstance(world.refused(c.DrawHold(None, reply.ref, {Unit.MONEY: usd("3")})), errors.WrongState)
     world.round()
@@ -258,7 +270,8 @@ def test_a_job_s_hold_can_t_be_touched_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("amount", "error"), [(0, errors.InvalidAmount), (-1, errors.InvalidAmount), (2**63, errors.InvalidAmount)]
+    ("amount", "error"),
+    [(0, errors.InvalidAmount), (-1, errors.InvalidAmount), (2**63, errors.InvalidAmount)],
 )
 def test_bad_amounts_of_a_grant_are_refused(amount: int, error: type[errors.MintyardError]) -> None:
     assert isinstance(World().refused(c.CreateGrant(None, "acme", Unit.MONEY, amount)), error)
@@ -276,7 +289,9 @@ def test_a_price_change_does_not_touch_what_was_admitted_before() -> None:
 
 def test_a_model_with_a_price_of_its_own_is_charged_at_it_where_it_ran() -> None:
     world = World()
-    world.do(c.SetPrices(None, PriceBook(world.now, gpu_nano=5_000_000_000, gpu_models={"a100": 2_000_000_000})))
+    world.do(
+        c.SetPrices(None, PriceBook(world.now, gpu_nano=5_000_000_000, gpu_models={"a100": 2_000_000_000}))
+    )
     (job,) = world.submit(GPU_JOB)
     assert world.grant("acme").held == usd("5.3")
     world.round()

@@ -22,7 +22,10 @@ class HubClock:
     __slots__ = ("_anchor", "_elapsed", "_since", "_wall")
 
     def __init__(
-        self, last_now: int = 0, wall: Callable[[], int] = time.time_ns, elapsed: Callable[[], int] = boottime_ns
+        self,
+        last_now: int = 0,
+        wall: Callable[[], int] = time.time_ns,
+        elapsed: Callable[[], int] = boottime_ns,
     ) -> None:
         self._wall = wall
         self._elapsed = elapsed

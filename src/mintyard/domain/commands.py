@@ -12,6 +12,7 @@ from mintyard.domain.jobs.reports import Report
 from mintyard.domain.jobs.spec import JobRequest
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.limits import DEFAULT_PRIORITY
+from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.tokens.authority import Authority
 from mintyard.domain.units import Unit
 
@@ -224,9 +225,12 @@ class ControlNode(msgspec.Struct, frozen=True, array_like=True, tag=22):
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag=23):
-    """Time passed: expire what is due and plan one scheduling round of at most `limit` starts."""
+    """Time passed: expire what is due and plan one scheduling round of at most `limit` starts, nodes chosen by `policy`.
+
+    The policy is recorded with each tick, so that a journal replays alike when the default is another one day."""
 
     limit: int = 1024
+    policy: Policy = Policy.STRANDED
 
 
 class RaiseFormat(msgspec.Struct, frozen=True, array_like=True, tag=24):

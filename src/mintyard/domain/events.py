@@ -18,27 +18,27 @@ class Event(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Base of all events."""
 
 
-class HubFounded(Event, tag=1):
+class HubFounded(Event, frozen=True, tag=1):
     name: str
     currency: str
 
 
-class FormatRaised(Event, tag=2):
+class FormatRaised(Event, frozen=True, tag=2):
     format: int
 
 
-class AccountOpened(Event, tag=3):
+class AccountOpened(Event, frozen=True, tag=3):
     account: str
 
 
-class AccountMoved(Event, tag=4):
+class AccountMoved(Event, frozen=True, tag=4):
     """The account took a step of its life cycle."""
 
     account: str
     trigger: str
 
 
-class GrantCreated(Event, tag=5):
+class GrantCreated(Event, frozen=True, tag=5):
     grant: int
     account: str
     unit: Unit
@@ -49,14 +49,14 @@ class GrantCreated(Event, tag=5):
     note: str
 
 
-class GrantAdjusted(Event, tag=6):
+class GrantAdjusted(Event, frozen=True, tag=6):
     grant: int
     delta: int
     priority: int
     expires_at: int
 
 
-class GrantClosed(Event, tag=7):
+class GrantClosed(Event, frozen=True, tag=7):
     """Expired or ended: what was left (`amount`) is gone, what is held may still be settled."""
 
     grant: int
@@ -64,7 +64,7 @@ class GrantClosed(Event, tag=7):
     amount: int
 
 
-class TokenRegistered(Event, tag=8):
+class TokenRegistered(Event, frozen=True, tag=8):
     token: str
     account: str
     name: str
@@ -72,12 +72,12 @@ class TokenRegistered(Event, tag=8):
     parents: tuple[str, ...]
 
 
-class TokenMoved(Event, tag=9):
+class TokenMoved(Event, frozen=True, tag=9):
     token: str
     trigger: str
 
 
-class BlockRevoked(Event, tag=10):
+class BlockRevoked(Event, frozen=True, tag=10):
     """The revocation is kept until `keep_until`, after which no token with the block can be valid."""
 
     block: str
@@ -85,21 +85,21 @@ class BlockRevoked(Event, tag=10):
     keep_until: int
 
 
-class AccountTokensRevoked(Event, tag=11):
+class AccountTokensRevoked(Event, frozen=True, tag=11):
     account: str
     before: int
 
 
-class PricesSet(Event, tag=12):
+class PricesSet(Event, frozen=True, tag=12):
     book: PriceBook
 
 
-class SpecInterned(Event, tag=13):
+class SpecInterned(Event, frozen=True, tag=13):
     spec: int
     content: JobSpec
 
 
-class MandateInterned(Event, tag=14):
+class MandateInterned(Event, frozen=True, tag=14):
     """Who pays and within which ceilings: what is kept of the authority under which a job was submitted."""
 
     mandate: int
@@ -108,7 +108,7 @@ class MandateInterned(Event, tag=14):
     digest: str
 
 
-class JobAdmitted(Event, tag=15):
+class JobAdmitted(Event, frozen=True, tag=15):
     """`waits_for` are live jobs, each with how it satisfies: (job, when, job, when, ...)."""
 
     job: int
@@ -132,7 +132,7 @@ class Line(msgspec.Struct, frozen=True, array_like=True, gc=False):
     legs: tuple[int, ...]
 
 
-class HoldPlaced(Event, tag=16):
+class HoldPlaced(Event, frozen=True, tag=16):
     """`ceilings` is flat: (block, unit, amount, ...). `book` is the price book pinned for the settlement."""
 
     hold: int
@@ -149,7 +149,7 @@ class HoldPlaced(Event, tag=16):
     """(block, unit, limit, expires_at, ...) of the ceilings that are charged for the first time."""
 
 
-class HoldExtended(Event, tag=17):
+class HoldExtended(Event, frozen=True, tag=17):
     """`lines` and `ceilings` are added."""
 
     hold: int
@@ -159,7 +159,7 @@ class HoldExtended(Event, tag=17):
     limits: tuple[str | int, ...] = ()
 
 
-class HoldDrawn(Event, tag=18):
+class HoldDrawn(Event, frozen=True, tag=18):
     """`spent` amounts move from held to spent: flat (grant, amount, ...); `ceilings` as in `HoldPlaced`; `units` is what
     the holder has spent in total since it was opened: flat (unit, amount, ...)."""
 
@@ -169,7 +169,7 @@ class HoldDrawn(Event, tag=18):
     units: tuple[str | int, ...]
 
 
-class HoldClosed(Event, tag=19):
+class HoldClosed(Event, frozen=True, tag=19):
     """Settled, voided or expired. `spent` is drawn now in addition, `released` returns: both flat (grant, amount, ...).
 
     `ceilings` is flat (block, unit, spent now, released, ...). `used` is for the receipt: flat (unit, amount, ...)."""
@@ -185,7 +185,7 @@ class HoldClosed(Event, tag=19):
     attempt: int = 0
 
 
-class Refunded(Event, tag=20):
+class Refunded(Event, frozen=True, tag=20):
     """Given back: flat (grant, amount, ...); `ceilings` flat (block, unit, amount, ...)."""
 
     legs: tuple[int, ...]
@@ -195,7 +195,7 @@ class Refunded(Event, tag=20):
     attempt: int = 0
 
 
-class JobMoved(Event, tag=21):
+class JobMoved(Event, frozen=True, tag=21):
     """A step of the life cycle that needs no more than its trigger (hold, release, ready, block, stop)."""
 
     job: int
@@ -203,7 +203,7 @@ class JobMoved(Event, tag=21):
     reason: str = ""
 
 
-class JobPlaced(Event, tag=22):
+class JobPlaced(Event, frozen=True, tag=22):
     """`placement` has (node index, bit mask of its GPUs) for each member."""
 
     job: int
@@ -211,13 +211,13 @@ class JobPlaced(Event, tag=22):
     placement: tuple[tuple[int, int], ...]
 
 
-class AttemptBegan(Event, tag=23):
+class AttemptBegan(Event, frozen=True, tag=23):
     job: int
     attempt: int
     boot: str
 
 
-class UsageCounted(Event, tag=24):
+class UsageCounted(Event, frozen=True, tag=24):
     """Cumulative run time of one boot of the agent."""
 
     job: int
@@ -226,7 +226,7 @@ class UsageCounted(Event, tag=24):
     run_ms: int
 
 
-class JobRequeued(Event, tag=25):
+class JobRequeued(Event, frozen=True, tag=25):
     """The attempt is over, the job waits for another one under a hold of its own (or held, when there is none).
     `cost` in nano-units is what it amounted to, 0 when it was refunded."""
 
@@ -240,7 +240,7 @@ class JobRequeued(Event, tag=25):
     cost: int = 0
 
 
-class JobEnded(Event, tag=26):
+class JobEnded(Event, frozen=True, tag=26):
     """The job leaves the state. `run_ms` is of the last attempt; `cost` in nano-units over all attempts, refunds deducted."""
 
     job: int
@@ -255,12 +255,12 @@ class JobEnded(Event, tag=26):
     message: str = ""
 
 
-class JobUpdated(Event, tag=27):
+class JobUpdated(Event, frozen=True, tag=27):
     job: int
     spec: int
 
 
-class NodeJoined(Event, tag=28):
+class NodeJoined(Event, frozen=True, tag=28):
     """The node takes the lowest free index of the cluster."""
 
     node: str
@@ -273,7 +273,7 @@ class NodeJoined(Event, tag=28):
     virtual: bool
 
 
-class NodeChanged(Event, tag=29):
+class NodeChanged(Event, frozen=True, tag=29):
     node: str
     cpus_milli: int
     memory_mib: int
@@ -283,13 +283,13 @@ class NodeChanged(Event, tag=29):
     virtual: bool
 
 
-class NodeMoved(Event, tag=30):
+class NodeMoved(Event, frozen=True, tag=30):
     node: str
     trigger: str
     reason: str = ""
 
 
-class KeyRemembered(Event, tag=31):
+class KeyRemembered(Event, frozen=True, tag=31):
     """The reply to a request with an idempotency key; kept until `keep_until`."""
 
     account: str
@@ -299,15 +299,15 @@ class KeyRemembered(Event, tag=31):
     keep_until: int
 
 
-class DependencyMet(Event, tag=32):
+class DependencyMet(Event, frozen=True, tag=32):
     """One edge fewer to wait for."""
 
     job: int
 
 
 AnyEvent = (
-    DependencyMet |
-    HubFounded
+    DependencyMet
+    | HubFounded
     | FormatRaised
     | AccountOpened
     | AccountMoved

@@ -52,7 +52,9 @@ def account_moved(state: State, event: e.AccountMoved) -> None:
 
 
 def token_registered(state: State, event: e.TokenRegistered) -> None:
-    state.add_token(Token(event.token, event.account, event.name, TOKEN.initial, event.expires_at, event.parents))
+    state.add_token(
+        Token(event.token, event.account, event.name, TOKEN.initial, event.expires_at, event.parents)
+    )
 
 
 def token_moved(state: State, event: e.TokenMoved) -> None:
@@ -157,7 +159,9 @@ def job_admitted(state: State, event: e.JobAdmitted) -> None:
     state.jobs[event.job] = job
     state.next_job = event.job + 1
     if event.array_job and event.array_job not in state.arrays:
-        state.add_array(ArrayJob(event.array_job, mandate.account.id, event.array_throttle, 0, size=event.array_size))
+        state.add_array(
+            ArrayJob(event.array_job, mandate.account.id, event.array_throttle, 0, size=event.array_size)
+        )
     if event.array_job:
         state.arrays[event.array_job].live += 1
     _wait_for(state, event.job, event.waits_for)

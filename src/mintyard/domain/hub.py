@@ -35,8 +35,8 @@ from mintyard.domain.commands import (
     RevokeBlock,
     SetAccountState,
     SetPrices,
-    SetTokenState,
     SettleHold,
+    SetTokenState,
     Submit,
     TakeReports,
     Tick,
@@ -55,7 +55,14 @@ from mintyard.domain.errors import (
 from mintyard.domain.events import AccountOpened, AnyEvent, FormatRaised, HubFounded, KeyRemembered
 from mintyard.domain.ids import ROOT, check_name
 from mintyard.domain.jobs import admission, attempts, control
-from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, AttemptUsage, NodeGone, NodeSeen, Report
+from mintyard.domain.jobs.reports import (
+    AttemptEnded,
+    AttemptStarted,
+    AttemptUsage,
+    NodeGone,
+    NodeSeen,
+    Report,
+)
 from mintyard.domain.ledger import operations as ledger
 from mintyard.domain.limits import IDEMPOTENCY_WINDOW_MS, MAX_CLOCK_SKEW_MS, MAX_IDEMPOTENCY_KEYS
 from mintyard.domain.replies import Batch, Done, Refusal, Reply
@@ -91,7 +98,7 @@ def raise_format(state: State, command: RaiseFormat, now: int, out: list[AnyEven
 
 def tick(state: State, command: Tick, now: int, out: list[AnyEvent]) -> Done:
     ledger.expire_due(state, now, out)
-    placed = rounds.place_pending(state, now, command.limit, out)
+    placed = rounds.place_pending(state, now, command.limit, command.policy, out)
     return Done(placed)
 
 
@@ -231,12 +238,19 @@ def begin(state: State, seq: int, now: int) -> None:
 def check_key(key: str, now: int) -> int:
     """The instant (ns) inside a UUIDv7 (RFC 9562), when it is one and fresh; `IdempotencyKeyInvalid` says why not."""
     digits = key.replace("-", "").lower()
-    if len(key) != 36 or len(digits) != 32 or digits[12] != "7" or any(c not in "0123456789abcdef" for c in digits):
+    if (
+        len(key) != 36
+        or len(digits) != 32
+        or digits[12] != "7"
+        or any(c not in "0123456789abcdef" for c in digits)
+    ):
         raise IdempotencyKeyInvalid(why="is no UUIDv7")
     made_ms = int(digits[:12], 16)
     now_ms = now // NS_PER_MS
     if made_ms < now_ms - IDEMPOTENCY_WINDOW_MS:
-        raise IdempotencyKeyInvalid(why="is more than 24 hours old, so whether it came before is not known any more")
+        raise IdempotencyKeyInvalid(
+            why="is more than 24 hours old, so whether it came before is not known any more"
+        )
     if made_ms > now_ms + MAX_CLOCK_SKEW_MS:
         raise IdempotencyKeyInvalid(why="lies in the future; check this machine's clock")
     return made_ms * NS_PER_MS

@@ -23,9 +23,17 @@ def check_account_id(account: str) -> str:
         return account
     segments = account.split("/")
     if len(account) > MAX_ACCOUNT_ID_CHARS or len(segments) > MAX_ACCOUNT_DEPTH:
-        raise InvalidName(what="account", name=account[:MAX_ACCOUNT_ID_CHARS], why=f"deeper than {MAX_ACCOUNT_DEPTH} or too long")
+        raise InvalidName(
+            what="account",
+            name=account[:MAX_ACCOUNT_ID_CHARS],
+            why=f"deeper than {MAX_ACCOUNT_DEPTH} or too long",
+        )
     if not all(_SEGMENT.fullmatch(segment) for segment in segments):
-        raise InvalidName(what="account", name=account[:MAX_ACCOUNT_ID_CHARS], why="use segments of a-z 0-9 . _ - joined by /")
+        raise InvalidName(
+            what="account",
+            name=account[:MAX_ACCOUNT_ID_CHARS],
+            why="use segments of a-z 0-9 . _ - joined by /",
+        )
     return account
 
 

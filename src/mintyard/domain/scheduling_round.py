@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from mintyard.domain.events import AnyEvent, JobPlaced
 from mintyard.domain.scheduling.round import Rules, plan_round
+from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.state import State
 
 
@@ -27,15 +28,16 @@ def tenant_usage(state: State) -> NDArray[np.int64]:
 def remaining_starts(state: State) -> list[int]:
     """How many more tasks of each throttled array may start, by group index."""
     return [
-        max(array.throttle - array.active, 0) if (array := state.arrays.get(number)) else 0 for number in state.groups
+        max(array.throttle - array.active, 0) if (array := state.arrays.get(number)) else 0
+        for number in state.groups
     ]
 
 
-def place_pending(state: State, now: int, limit: int, out: list[AnyEvent]) -> int:
-    """One round of at most `limit` starts; how many jobs were placed."""
+def place_pending(state: State, now: int, limit: int, policy: Policy, out: list[AnyEvent]) -> int:
+    """One round of at most `limit` starts, nodes chosen by `policy`; how many jobs were placed."""
     if not len(state.queue) or not len(state.cluster):
         return 0
-    rules = Rules(limit=limit)
+    rules = Rules(policy=policy, limit=limit)
     plan = plan_round(
         state.cluster, state.queue, state.shapes, tenant_usage(state), now, rules, remaining_starts(state)
     )

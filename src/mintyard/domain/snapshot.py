@@ -179,7 +179,9 @@ def restore(content: Content) -> State:
     state.ended = {number: (final, account) for number, final, account in content.ended}
     state.dependents = {source: list(waiting) for source, waiting in content.dependents}
     _restore_jobs(state, content)
-    state.next_job, state.next_spec, state.next_mandate, state.ledger.next_grant, state.ledger.next_hold = content.numbers
+    state.next_job, state.next_spec, state.next_mandate, state.ledger.next_grant, state.ledger.next_hold = (
+        content.numbers
+    )
     return state
 
 
@@ -219,9 +221,10 @@ def _restore_jobs(state: State, content: Content) -> None:
     for node in state.nodes.values():
         node.running = 0
     for row in content.jobs:
-        values = {name: getattr(row, name) for name in JobRow.__struct_fields__}
         spec, mandate = state.specs[row.spec], state.mandates[row.mandate]
-        job = Job(**values | {"spec": spec, "mandate": mandate})
+        values: dict[str, Any] = {name: getattr(row, name) for name in JobRow.__struct_fields__}
+        values["spec"], values["mandate"] = spec, mandate
+        job = Job(**values)
         state.jobs[job.id] = job
         spec.count += 1
         mandate.count += 1

@@ -10,8 +10,8 @@ from heapq import heappop, heappush
 
 import msgspec
 
-from mintyard.domain.jobs.spec import JobSpec, Shape
 from mintyard.domain.ids import ROOT
+from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.ledger.book import Account, Book, PlanEntry
 from mintyard.domain.ledger.charging import check_covered
 from mintyard.domain.ledger.prices import Bill, PriceBook, bill, resource_mask
@@ -55,7 +55,9 @@ class SpecEntry:
             known = self.bills[number] = bill(content.shape, content.time_limit_ms, book, rate)
         return known
 
-    def charges_on(self, ledger: Book, account: Account, number: int, book: PriceBook) -> tuple[tuple[PlanEntry, int], ...]:
+    def charges_on(
+        self, ledger: Book, account: Account, number: int, book: PriceBook
+    ) -> tuple[tuple[PlanEntry, int], ...]:
         """What one attempt holds on the path of `account`: entries with their amounts, those of nothing left out. Kept until
         some account meters a new unit. Raises `WrongResourceType` when a resource would be paid by nothing."""
         known = self.charges.get((account.id, number))

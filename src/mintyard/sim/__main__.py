@@ -56,27 +56,42 @@ def main() -> int:
             result = future.result()
             if isinstance(result, str):
                 failed.append((seed, result))
-                print(f"seed {seed} broke an invariant:\n{result}", file=sys.stderr, flush=True)  # noqa: T201
+                print(f"seed {seed} broke an invariant:\n{result}", file=sys.stderr, flush=True)
                 if len(failed) >= 5:
                     pool.shutdown(cancel_futures=True)
                     break
             else:
                 _add(total, result)
             if done % 100 == 0:
-                print(f"{done} of {options.seeds} seeds, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)  # noqa: T201
-    print(_report(total, options.seeds, len(failed), time.monotonic() - began))  # noqa: T201
+                print(
+                    f"{done} of {options.seeds} seeds, {time.monotonic() - began:.0f} s",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    print(_report(total, options.seeds, len(failed), time.monotonic() - began))
     return 14 if failed else 0
 
 
 def _add(total: Tally, one: Tally) -> None:
-    for name in ("commands", "crashes", "lost_ticks", "commit_faults", "records", "admitted", "ended", "retried_asks"):
+    for name in (
+        "commands",
+        "crashes",
+        "lost_ticks",
+        "commit_faults",
+        "records",
+        "admitted",
+        "ended",
+        "retried_asks",
+    ):
         setattr(total, name, getattr(total, name) + getattr(one, name))
     for code, count in one.refused.items():
         total.refused[code] = total.refused.get(code, 0) + count
 
 
 def _report(total: Tally, seeds: int, failed: int, seconds: float) -> str:
-    refused = ", ".join(f"{code} {count}" for code, count in sorted(total.refused.items(), key=lambda item: -item[1]))
+    refused = ", ".join(
+        f"{code} {count}" for code, count in sorted(total.refused.items(), key=lambda item: -item[1])
+    )
     return (
         f"{seeds} seeds in {seconds:.0f} s: {total.commands} commands, {total.crashes} crashes, "
         f"{total.commit_faults} failed commits, {total.lost_ticks} ticks lost with them, {total.records} records, "

@@ -86,7 +86,12 @@ class EngineWorld:
             delay = self.random.randint(0, START_DELAY_MS) * NS_PER_MS
             attempt = self.known[key] = Attempt(order, self.now + delay)
             if key in self.fenced or self.random.random() < 0.03:
-                self._end(key, attempt, Outcome.NEVER_STARTED, "it was stopped first" if key in self.fenced else "no such image")
+                self._end(
+                    key,
+                    attempt,
+                    Outcome.NEVER_STARTED,
+                    "it was stopped first" if key in self.fenced else "no such image",
+                )
 
     def stop(self, orders: Sequence[StopOrder]) -> None:
         self._answer()
@@ -103,7 +108,9 @@ class EngineWorld:
             if attempt.ended is None and not attempt.begun:
                 self._end(key, attempt, Outcome.NEVER_STARTED, "it was stopped first")
             elif attempt.ended is None:
-                attempt.ends_at = min(attempt.ends_at, self.now + self.random.randint(0, order.grace_ms + 500) * NS_PER_MS)
+                attempt.ends_at = min(
+                    attempt.ends_at, self.now + self.random.randint(0, order.grace_ms + 500) * NS_PER_MS
+                )
                 attempt.outcome = Outcome.STOPPED
 
     def poll(self, timeout_s: float) -> list[Report]:
@@ -144,7 +151,12 @@ class EngineWorld:
         """Let the world run until `now`."""
         while True:
             step = min(
-                (at for a in self.known.values() if a.ended is None for at in [a.ends_at if a.begun else a.starts_at]),
+                (
+                    at
+                    for a in self.known.values()
+                    if a.ended is None
+                    for at in [a.ends_at if a.begun else a.starts_at]
+                ),
                 default=now + 1,
             )
             if step > now:
@@ -158,15 +170,21 @@ class EngineWorld:
         if attempt.ended is not None:
             return
         if not attempt.begun and attempt.starts_at <= self.now:
-            if any(other.begun and other.ended is None for (job, _), other in self.known.items() if job == key[0]):
-                raise InvariantBroken(why=f"job {key[0]} runs twice: attempt {key[1]} started while another is on")
+            if any(
+                other.begun and other.ended is None for (job, _), other in self.known.items() if job == key[0]
+            ):
+                raise InvariantBroken(
+                    why=f"job {key[0]} runs twice: attempt {key[1]} started while another is on"
+                )
             self._begin(key, attempt)
         elif attempt.begun and attempt.ends_at <= self.now:
             self._end(key, attempt, attempt.outcome)
 
     def _begin(self, key: tuple[int, int], attempt: Attempt) -> None:
         limit = attempt.order.time_limit_ms
-        length = self.random.choice((self.random.randint(0, 2_000), self.random.randint(0, limit + limit // 4)))
+        length = self.random.choice(
+            (self.random.randint(0, 2_000), self.random.randint(0, limit + limit // 4))
+        )
         attempt.begun = True
         attempt.began_at = attempt.boot_began_at = self.now
         attempt.outcome = Outcome.EXITED if length < limit else Outcome.TIMED_OUT

@@ -69,7 +69,9 @@ def _check_jobs(state: State) -> None:
     for array in state.arrays.values():
         active = sum(j.state in LIVE_JOB_STATES for j in state.jobs.values() if j.array_job == array.id)
         if active != array.active or (array.throttle and active > array.throttle):
-            raise InvariantBroken(why=f"array {array.id} has {active} tasks on, counts {array.active}, allows {array.throttle}")
+            raise InvariantBroken(
+                why=f"array {array.id} has {active} tasks on, counts {array.active}, allows {array.throttle}"
+            )
 
 
 def _check_cluster(state: State) -> None:
@@ -78,7 +80,9 @@ def _check_cluster(state: State) -> None:
         shape = job.spec.content.shape
         for node, mask in job.placement:
             if mask.bit_count() != shape.gpus:
-                raise InvariantBroken(why=f"job {job.id} has {mask.bit_count()} GPUs on a node, asked for {shape.gpus}")
+                raise InvariantBroken(
+                    why=f"job {job.id} has {mask.bit_count()} GPUs on a node, asked for {shape.gpus}"
+                )
             totals = used.setdefault(node, [0, 0, 0])
             totals[0] += shape.cpus_milli
             totals[1] += shape.memory_mib
@@ -86,8 +90,13 @@ def _check_cluster(state: State) -> None:
     for node in state.nodes.values():
         totals = Amounts(*used.pop(node.index, [0, 0, 0]))
         if state.cluster.in_use(node.index) != totals:
-            raise InvariantBroken(why=f"{node.name} carries {state.cluster.in_use(node.index)}, jobs sum to {totals}")
-        if (totals.cpus_milli, totals.memory_mib) > (node.cpus_milli, node.memory_mib) or totals.gpus_milli > node.gpus * 1_000:
+            raise InvariantBroken(
+                why=f"{node.name} carries {state.cluster.in_use(node.index)}, jobs sum to {totals}"
+            )
+        if (totals.cpus_milli, totals.memory_mib) > (
+            node.cpus_milli,
+            node.memory_mib,
+        ) or totals.gpus_milli > node.gpus * 1_000:
             raise InvariantBroken(why=f"{node.name} is over-allocated")
     if used:
         raise InvariantBroken(why=f"jobs run on nodes that are gone: {sorted(used)}")
@@ -117,7 +126,13 @@ class Shadow:
     def _see(self, event: AnyEvent) -> None:
         match event:
             case GrantCreated():
-                self.grants[event.grant] = {"left": event.amount, "held": 0, "spent": 0, "expired": 0, "refunded": 0}
+                self.grants[event.grant] = {
+                    "left": event.amount,
+                    "held": 0,
+                    "spent": 0,
+                    "expired": 0,
+                    "refunded": 0,
+                }
                 self.units[event.grant] = event.unit
                 self.open.add(event.grant)
             case GrantAdjusted():
@@ -208,7 +223,9 @@ class Shadow:
             raise InvariantBroken(why=f"jobs lost or forgotten: {sorted(lost)[:5]}")
 
 
-def check_charges(events: Iterable[tuple[int, AnyEvent]], truth: dict[tuple[int, int], tuple[int, int]]) -> None:
+def check_charges(
+    events: Iterable[tuple[int, AnyEvent]], truth: dict[tuple[int, int], tuple[int, int]]
+) -> None:
     """Each attempt is charged exactly the least of: the time that it truly ran, its time limit, and the interval from its
     placement to its end on the hub's clock. `events` come with their record's instant (ns); `truth` is (run ms, limit ms)."""
     placed: dict[tuple[int, int], int] = {}
@@ -223,11 +240,15 @@ def check_charges(events: Iterable[tuple[int, AnyEvent]], truth: dict[tuple[int,
         elif isinstance(event, (JobEnded, JobRequeued)) and (event.job, event.attempt) in settled:
             key = (event.job, event.attempt)
             if key not in truth:
-                raise InvariantBroken(why=f"job {key[0]} attempt {key[1]} ended in the books, but not in the world")
+                raise InvariantBroken(
+                    why=f"job {key[0]} attempt {key[1]} ended in the books, but not in the world"
+                )
             ran, limit = truth[key]
             due = min(ran, limit, (now - placed[key]) // NS_PER_MS)
             if event.run_ms != due:
-                raise InvariantBroken(why=f"job {key[0]} attempt {key[1]} ran {ran} ms, owes {due}, is charged {event.run_ms}")
+                raise InvariantBroken(
+                    why=f"job {key[0]} attempt {key[1]} ran {ran} ms, owes {due}, is charged {event.run_ms}"
+                )
             shapes.check(event.job, settled.pop(key), due)
 
 

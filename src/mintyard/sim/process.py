@@ -41,7 +41,9 @@ class Unspoken(msgspec.Struct):
 class Process:
     """One life after another of a hub on one store. `speak(ticket, reply)` is called only for durable replies."""
 
-    def __init__(self, store: Store, engine: Engine, speak: Speak, wall: Callable[[], int], elapsed: Callable[[], int]) -> None:
+    def __init__(
+        self, store: Store, engine: Engine, speak: Speak, wall: Callable[[], int], elapsed: Callable[[], int]
+    ) -> None:
         self.store = store
         self.engine = engine
         self.speak = speak
@@ -142,7 +144,9 @@ class Process:
         if self.head is None or self.unspoken:
             return
         body = snapshot.encode(self.state)
-        kept = Snapshot(self.head.seq, self.head.chain, snapshot.SCHEMA, snapshot.state_hash(self.state), body)
+        kept = Snapshot(
+            self.head.seq, self.head.chain, snapshot.SCHEMA, snapshot.state_hash(self.state), body
+        )
         with suppress(StoreUnavailable, CommitUnknown):
             self.store.save_snapshot(kept)
 

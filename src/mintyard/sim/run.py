@@ -118,7 +118,9 @@ class Simulation:
 
     def _wall(self) -> int:
         """The machine's clock, which may have stepped when the hub starts again; the hub's own time must not."""
-        step_ms = self.random.choice((0, 0, -self.random.randint(0, 3_600_000), self.random.randint(0, 60_000)))
+        step_ms = self.random.choice(
+            (0, 0, -self.random.randint(0, 3_600_000), self.random.randint(0, 60_000))
+        )
         return self.now + step_ms * NS_PER_MS
 
     def _serve(self, asked: list[Command]) -> None:
@@ -230,7 +232,9 @@ class Simulation:
             self._commit()
             if not self.process.state.jobs:
                 return
-        raise InvariantBroken(why=f"jobs never end: {[(j.id, j.state, j.reason) for j in self.process.state.jobs.values()]}")
+        raise InvariantBroken(
+            why=f"jobs never end: {[(j.id, j.state, j.reason) for j in self.process.state.jobs.values()]}"
+        )
 
     def _cancel_unplaceable(self) -> None:
         """What no node can take any more (they were removed) is cancelled by an operator, as in life."""
@@ -255,7 +259,8 @@ class Simulation:
         if state_hash(decode(encode(state))) != wanted:
             raise InvariantBroken(why="a snapshot leads to another state")
         check_charges(
-            ((record.now, event) for record in records for event in decode_body(record).events), self.world.ends
+            ((record.now, event) for record in records for event in decode_body(record).events),
+            self.world.ends,
         )
         if any(hold.job for hold in state.ledger.holds.values()):
             raise InvariantBroken(why="a hold of a job is left over")

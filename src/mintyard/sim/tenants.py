@@ -61,17 +61,20 @@ class Tenants:
                     out.append(c.OpenAccount(None, name))
         out.append(c.CreateGrant(None, "acme", Unit.MONEY, random.randint(50, 2_000) * SCALE[Unit.MONEY]))
         out.append(c.CreateGrant(None, "zeta", Unit.MONEY, random.randint(50, 2_000) * SCALE[Unit.MONEY]))
-        for _ in range(random.randint(2, 8)):
-            out.append(self.grant(now))
-        for account in ACCOUNTS:
-            out.append(self.token(account, now))
+        out += [self.grant(now) for _ in range(random.randint(2, 8))]
+        out += [self.token(account, now) for account in ACCOUNTS]
         return out
 
     def token(self, account: str, now: int) -> c.Command:
         random = self.random
         role = random.choice(("owner", "member", "member", "service"))
         life = random.choice((3 * HOUR_NS, 240 * HOUR_NS, 2_400 * HOUR_NS))
-        authority = Authority(account, (Block(hex_id(random), now + life, self._ceilings()),), frozenset(ROLES[role]), now + life)
+        authority = Authority(
+            account,
+            (Block(hex_id(random), now + life, self._ceilings()),),
+            frozenset(ROLES[role]),
+            now + life,
+        )
         self.tokens.append(authority)
         if random.random() < 0.5:
             # The same token narrowed offline, twice: both share the ceilings of the first block.
@@ -108,7 +111,16 @@ class Tenants:
         """One random command."""
         random = self.random
         kind = random.choices(
-            (self.submit, self.submit_graph, self.control, self.update, self.hold, self.use_hold, self.operate, self.tend),
+            (
+                self.submit,
+                self.submit_graph,
+                self.control,
+                self.update,
+                self.hold,
+                self.use_hold,
+                self.operate,
+                self.tend,
+            ),
             (40, 12, 12, 5, 8, 14, 5, 8),
         )[0]
         return kind(now)
@@ -164,7 +176,9 @@ class Tenants:
             inputs = tuple(f"f{k}" for k in range(index) if random.random() < 0.5)
             if random.random() < 0.04:
                 inputs = (*inputs, f"f{index + 1}")
-            needs = (Dependency(random.choice(tuple(When)), ref="r0"),) if index and random.random() < 0.3 else ()
+            needs = (
+                (Dependency(random.choice(tuple(When)), ref="r0"),) if index and random.random() < 0.3 else ()
+            )
             spec = self.spec(now)
             spec = JobSpec(spec.name, spec.shape, spec.time_limit_ms, inputs=inputs, outputs=(f"f{index}",))
             array = Array((0, 1, 2)) if random.random() < 0.1 else None
@@ -173,7 +187,11 @@ class Tenants:
 
     def _job(self) -> int:
         random = self.random
-        return random.choice(self.jobs[-30:]) if self.jobs and random.random() < 0.95 else random.randint(0, 10_000)
+        return (
+            random.choice(self.jobs[-30:])
+            if self.jobs and random.random() < 0.95
+            else random.randint(0, 10_000)
+        )
 
     def control(self, now: int) -> c.Command:
         verb = self.random.choice(("cancel", "cancel", "hold", "release", "release", "requeue"))
@@ -225,15 +243,25 @@ class Tenants:
         return random.choice(
             (
                 self.grant(now),
-                c.AdjustGrant(None, grant, money, random.choice((None, 1, 500)), random.choice((None, now + HOUR_NS))),
+                c.AdjustGrant(
+                    None, grant, money, random.choice((None, 1, 500)), random.choice((None, now + HOUR_NS))
+                ),
                 c.EndGrant(None, grant),
                 c.Refund(None, grant, random.randint(1, 5) * SCALE[Unit.MONEY] // 4),
                 self.token(random.choice(ACCOUNTS), now),
                 c.RegisterToken(None, msgspec.structs.replace(token, blocks=token.blocks[:1])),
-                c.SetTokenState(None, random.choice(self.tokens).root, random.choice(("suspend", "resume", "revoke"))),
-                c.RevokeBlock(None, random.choice(self.tokens).root, random.choice(self.tokens).blocks[-1].block),
-                c.SetAccountState(None, random.choice(ACCOUNTS), random.choice(("suspend", "resume", "resume"))),
-                c.SetPrices(None, PriceBook(now, random.randint(1, 9) * 10**9, gpu_models={"h100": 9 * 10**9})),
+                c.SetTokenState(
+                    None, random.choice(self.tokens).root, random.choice(("suspend", "resume", "revoke"))
+                ),
+                c.RevokeBlock(
+                    None, random.choice(self.tokens).root, random.choice(self.tokens).blocks[-1].block
+                ),
+                c.SetAccountState(
+                    None, random.choice(ACCOUNTS), random.choice(("suspend", "resume", "resume"))
+                ),
+                c.SetPrices(
+                    None, PriceBook(now, random.randint(1, 9) * 10**9, gpu_models={"h100": 9 * 10**9})
+                ),
             )
         )
 
@@ -245,5 +273,3 @@ class Tenants:
             c.Submit(authority, (JobRequest(spec),), True, False, key_at(self.random, now))
             for _ in range(self.random.randint(5, 25))
         ]
-
-

@@ -117,7 +117,9 @@ def job_hold(
             for line in lines:
                 making.draft.give(line.legs)
             raise
-    return HoldPlaced(making.hold, account.id, lines, ceilings, job, attempt, making.book_number, 0, "", "", limits)
+    return HoldPlaced(
+        making.hold, account.id, lines, ceilings, job, attempt, making.book_number, 0, "", "", limits
+    )
 
 
 class Rehold:
@@ -147,7 +149,7 @@ def submit(state: State, command: Submit, now: int, out: list[AnyEvent]) -> Batc
     if authority is not None:
         for shape in {job.spec.shape for job in command.jobs}:
             check_caps(authority.caps, shape)
-    edges = resolve(command.jobs) if len(command.jobs) > 1 else [[]]
+    edges: list[list[Edge]] = resolve(command.jobs) if len(command.jobs) > 1 else [[]]
     numbers: list[int] = []
     at = admission.job
     for job in command.jobs:
@@ -155,7 +157,8 @@ def submit(state: State, command: Submit, now: int, out: list[AnyEvent]) -> Batc
         at += 1 + (len(job.array.indices) if job.array else 0)
     reach_of = authority.account if authority else ROOT
     tickets = tuple(
-        _admit(admission, command.jobs, index, numbers, edges[index], reach_of) for index in range(len(numbers))
+        _admit(admission, command.jobs, index, numbers, edges[index], reach_of)
+        for index in range(len(numbers))
     )
     out.extend(admission.out)
     return Batch(tickets)
@@ -215,13 +218,21 @@ def _edge(edge: Edge, jobs: Sequence[JobRequest], numbers: Sequence[int], task: 
 def _outside(state: State, request: JobRequest, within: str) -> Iterator[int | str]:
     """Edges to jobs submitted before: live ones are waited for, ended ones must satisfy the edge already."""
     if len(request.dependencies) > MAX_DEPENDENCIES_PER_JOB:
-        raise TooLarge(what="The number of dependencies", size=len(request.dependencies), limit=MAX_DEPENDENCIES_PER_JOB)
+        raise TooLarge(
+            what="The number of dependencies", size=len(request.dependencies), limit=MAX_DEPENDENCIES_PER_JOB
+        )
     for dependency in request.dependencies:
         if dependency.ref:
             continue
         number = dependency.job
         job = state.jobs.get(number)
-        owner = job.mandate.account.id if job else state.arrays[number].account if number in state.arrays else None
+        owner = (
+            job.mandate.account.id
+            if job
+            else state.arrays[number].account
+            if number in state.arrays
+            else None
+        )
         if owner is not None and is_within(owner, within):
             if dependency.when is not When.STARTED or job is None or job.began_at == 0:
                 yield number
@@ -231,7 +242,9 @@ def _outside(state: State, request: JobRequest, within: str) -> Iterator[int | s
         if owner is not None or ended is None or not is_within(ended[1], within):
             raise DependencyUnknown(job=number)
         if not satisfies(dependency.when, ended[0]):
-            raise InvalidSpec(field="dependencies", why=f"job {number} {ended[0]}, so {dependency.when} can never hold")
+            raise InvalidSpec(
+                field="dependencies", why=f"job {number} {ended[0]}, so {dependency.when} can never hold"
+            )
 
 
 def satisfies(when: str, final: str) -> bool:
@@ -257,7 +270,9 @@ def _check_array(request: JobRequest) -> None:
 
 def _check_budget(spec: JobSpec, cost: int) -> None:
     if spec.budget is not None and cost > spec.budget:
-        raise BudgetTooSmall(cost=format_amount(cost, Unit.MONEY), budget=format_amount(spec.budget, Unit.MONEY))
+        raise BudgetTooSmall(
+            cost=format_amount(cost, Unit.MONEY), budget=format_amount(spec.budget, Unit.MONEY)
+        )
 
 
 def _check_feasible(admission: Admission, entry: SpecEntry) -> None:

@@ -113,7 +113,9 @@ def _verdict(job: Job, report: AttemptEnded) -> tuple[str, str, bool]:
     """(trigger, cause, whether it counts as a retry) for the way in which the attempt ended."""
     outcome = report.outcome
     content = job.spec.content
-    if job.state == "stopping" and outcome not in (Outcome.EXITED, Outcome.TIMED_OUT) or outcome is Outcome.STOPPED:
+    if (
+        job.state == "stopping" and outcome not in (Outcome.EXITED, Outcome.TIMED_OUT)
+    ) or outcome is Outcome.STOPPED:
         if job.reason in BLAMELESS and job.requeued < MAX_RETRIES:
             return "requeue", job.reason, False
         if job.reason == "user_requeue":
@@ -154,7 +156,10 @@ def _settle(state: State, job: Job, used: Bill, cause: str, out: list[AnyEvent])
     )
     if cause in BLAMELESS and share.spent:
         ceilings = tuple(
-            part for block, unit, spent, _ in rows(share.ceilings, 4) if spent for part in (block, unit, spent)
+            part
+            for block, unit, spent, _ in rows(share.ceilings, 4)
+            if spent
+            for part in (block, unit, spent)
         )
         out.append(Refunded(share.spent, ceilings, cause, job.id, job.attempt))
     return share
@@ -166,7 +171,12 @@ def _given_back(state: State, share: Settlement, refunded: bool) -> Draft:
     grants = state.ledger.grants
     for legs in (share.released, share.spent if refunded else ()):
         draft.give(
-            [part for grant, amount in rows(legs, 2) if grants[grant].state == "active" for part in (grant, amount)]
+            [
+                part
+                for grant, amount in rows(legs, 2)
+                if grants[grant].state == "active"
+                for part in (grant, amount)
+            ]
         )
     for block, unit, spent, freed in rows(share.ceilings, 4):
         draft.counters[block, Unit(unit)] = -freed - (spent if refunded else 0)
@@ -246,4 +256,8 @@ def void_hold(state: State, job: Job, out: list[AnyEvent]) -> None:
     hold = state.ledger.holds.get(job.hold)
     if hold is not None:
         share = settle(hold, EMPTY)
-        out.append(HoldClosed(hold.id, "void", (), share.released, share.ceilings, (), hold.account, job.id, hold.attempt))
+        out.append(
+            HoldClosed(
+                hold.id, "void", (), share.released, share.ceilings, (), hold.account, job.id, hold.attempt
+            )
+        )

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from mintyard.domain.commands import ControlJobs, UpdateJob
-from mintyard.domain.errors import BudgetTooSmall, ChargesChanged, Forbidden, InvalidRequest, NotFound, WrongState
+from mintyard.domain.errors import (
+    BudgetTooSmall,
+    ChargesChanged,
+    Forbidden,
+    InvalidRequest,
+    NotFound,
+    WrongState,
+)
 from mintyard.domain.events import AnyEvent, HoldExtended, JobEnded, JobMoved, JobUpdated, Line, SpecInterned
 from mintyard.domain.ids import is_within
+from mintyard.domain.jobs import spec as jobs_spec
 from mintyard.domain.jobs.admission import Rehold, ceiling_blocks, check_spec, job_hold
 from mintyard.domain.jobs.attempts import end_dependents, void_hold
 from mintyard.domain.ledger.charging import Draft, check_covered, take_ceilings, take_line
@@ -15,7 +23,6 @@ from mintyard.domain.state import Job, SpecEntry, State
 from mintyard.domain.tokens.authority import Authority, Scope
 from mintyard.domain.tokens.registry import require
 from mintyard.domain.units import Unit, format_amount
-from mintyard.domain.jobs import spec as jobs_spec
 
 VERBS = ("cancel", "hold", "release", "requeue")
 _OPERATOR_HOLD = "held by an operator"
@@ -50,7 +57,9 @@ def control_job(state: State, command: ControlJobs, now: int, out: list[AnyEvent
         _cancel(state, job, now, out)
     elif command.verb == "hold":
         _need(job, "hold")
-        out.append(JobMoved(job.id, "hold", _OPERATOR_HOLD if operator else command.reason or "held by its owner"))
+        out.append(
+            JobMoved(job.id, "hold", _OPERATOR_HOLD if operator else command.reason or "held by its owner")
+        )
     elif command.verb == "release":
         _release(state, job, operator, now, out)
     else:
@@ -70,7 +79,11 @@ def state_after(job: Job, out: list[AnyEvent]) -> str:
 def _need(job: Job, trigger: str) -> None:
     if not JOB.allows(job.state, trigger):
         raise WrongState(
-            what="Job", name=str(job.id), state=job.state, action=trigger, allowed=", ".join(JOB.sources(trigger))
+            what="Job",
+            name=str(job.id),
+            state=job.state,
+            action=trigger,
+            allowed=", ".join(JOB.sources(trigger)),
         )
 
 
@@ -96,7 +109,15 @@ def _release(state: State, job: Job, operator: bool, now: int, out: list[AnyEven
         number, _ = state.price_book(now)
         making = Rehold(state, now, Draft(), state.ledger.next_hold, number)
         out.append(
-            job_hold(state, job.mandate.account, ceiling_blocks(job.mandate), job.spec, making, job.id, job.attempt + 1)
+            job_hold(
+                state,
+                job.mandate.account,
+                ceiling_blocks(job.mandate),
+                job.spec,
+                making,
+                job.id,
+                job.attempt + 1,
+            )
         )
     out.append(JobMoved(job.id, "block" if job.waiting else "release"))
 
@@ -170,10 +191,14 @@ def _extend(state: State, job: Job, entry: SpecEntry, now: int, out: list[AnyEve
         item = at.get((state.ledger.grants[line.legs[0]].account, line.unit, line.mask))
         if more > 0 and item is None:
             raise ChargesChanged(account=job.mandate.account.id)
-        added.append(take_line(item, more, now, draft) if more > 0 and item else Line(line.unit, line.mask, 0, ()))
+        added.append(
+            take_line(item, more, now, draft) if more > 0 and item else Line(line.unit, line.mask, 0, ())
+        )
     old = job.spec.ceiling(hold.book, book)
     difference = {
-        unit: max(ceiling.amount(unit, 15) - old.amount(unit, 15), 0) for block in job.mandate.blocks for unit in block.ceilings
+        unit: max(ceiling.amount(unit, 15) - old.amount(unit, 15), 0)
+        for block in job.mandate.blocks
+        for unit in block.ceilings
     }
     ceilings, limits = take_ceilings(state.ledger, ceiling_blocks(job.mandate), difference, draft, now)
     out.append(HoldExtended(hold.id, tuple(added), ceilings, hold.expires_at, limits))

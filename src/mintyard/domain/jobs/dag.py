@@ -39,7 +39,9 @@ def resolve(jobs: Sequence[JobRequest]) -> list[list[Edge]]:
     unique = [list(dict.fromkeys(of)) for of in edges]
     cycle = find_cycle([[edge.source for edge in of] for of in unique])
     if cycle:
-        raise DependencyCycle(cycle=" -> ".join(jobs[at].ref or jobs[at].spec.name or f"#{at}" for at in cycle))
+        raise DependencyCycle(
+            cycle=" -> ".join(jobs[at].ref or jobs[at].spec.name or f"#{at}" for at in cycle)
+        )
     return unique
 
 
@@ -53,7 +55,9 @@ def _explicit(jobs: Sequence[JobRequest], edges: list[list[Edge]]) -> None:
             if dependency.ref:
                 source = refs.get(dependency.ref)
                 if source is None:
-                    raise InvalidSpec(field="dependencies", why=f"{dependency.ref!r} names no job of this request")
+                    raise InvalidSpec(
+                        field="dependencies", why=f"{dependency.ref!r} names no job of this request"
+                    )
                 edges[at].append(Edge(source, dependency.when))
 
 
@@ -97,7 +101,9 @@ def _readers_edges(
         source, task = writers[name]
         return [Edge(source, When.OK, task)]
     if any(sign in name for sign in "*?["):
-        found = dict.fromkeys(source for written, (source, _) in writers.items() if fnmatchcase(written, name))
+        found = dict.fromkeys(
+            source for written, (source, _) in writers.items() if fnmatchcase(written, name)
+        )
         return [Edge(source, When.OK) for source in found]
     return []
 

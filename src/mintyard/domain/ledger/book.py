@@ -55,7 +55,11 @@ class Grant(msgspec.Struct, array_like=True, gc=False):
     state: str = GRANT.initial
 
     def usable(self, now: int) -> bool:
-        return self.state == "active" and self.starts_at <= now and (self.expires_at == 0 or self.expires_at > now)
+        return (
+            self.state == "active"
+            and self.starts_at <= now
+            and (self.expires_at == 0 or self.expires_at > now)
+        )
 
     def order(self) -> tuple[int, int, int]:
         """Grants are used up by priority, then expiry (none last), then id (L2)."""
@@ -164,7 +168,9 @@ class Book:
 
     def unit_plan(self, account: Account, unit: Unit) -> tuple[PlanEntry, ...]:
         """The entries for an amount of one unit that is not a job's: every account on the path that meters it."""
-        return tuple(PlanEntry(level.id, unit, 0, level.grants[unit]) for level in account.path if unit in level.grants)
+        return tuple(
+            PlanEntry(level.id, unit, 0, level.grants[unit]) for level in account.path if unit in level.grants
+        )
 
     @staticmethod
     def uncovered(entries: tuple[PlanEntry, ...], mask: int) -> int:
@@ -222,7 +228,14 @@ class Book:
 
     def apply_grant_created(self, event: GrantCreated) -> None:
         grant = Grant(
-            event.grant, event.account, event.unit, event.priority, event.starts_at, event.expires_at, event.note, 0
+            event.grant,
+            event.account,
+            event.unit,
+            event.priority,
+            event.starts_at,
+            event.expires_at,
+            event.note,
+            0,
         )
         self.grants[event.grant] = grant
         self.next_grant = event.grant + 1
@@ -287,8 +300,7 @@ class Book:
                 if key not in self.counters:
                     self.counters[key] = Counter(limit, expires_at)
                     heappush(self._expiring, (expires_at, block, unit))
-        for at in range(0, len(ceilings), 3):
-            block, unit, amount = ceilings[at : at + 3]
+        for block, unit, amount in _rows(ceilings, 3):
             counter = self.counters[block, unit]
             counter.held += amount
             if counter.held + counter.spent > counter.limit:
@@ -386,7 +398,9 @@ class Book:
             held[grant.id] = grant.held
         for unit in UNITS:
             if sums[unit] != self.totals[unit] or sum(self.totals[unit]):
-                raise InvariantBroken(why=f"totals of {unit} are {self.totals[unit]}, grants sum to {sums[unit]}")
+                raise InvariantBroken(
+                    why=f"totals of {unit} are {self.totals[unit]}, grants sum to {sums[unit]}"
+                )
         counted: dict[tuple[str, Unit], int] = {}
         for hold in self.holds.values():
             for line in hold.lines:
@@ -400,9 +414,15 @@ class Book:
                 left = amount - (hold.drawn_ceilings or {}).get(f"{block}:{unit}", 0)
                 counted[block, Unit(unit)] = counted.get((block, Unit(unit)), 0) + left
         if any(held.values()):
-            raise InvariantBroken(why=f"held amounts without a hold: { {k: v for k, v in held.items() if v} }")
+            raise InvariantBroken(
+                why=f"held amounts without a hold: { {k: v for k, v in held.items() if v} }"
+            )
         for key, counter in self.counters.items():
-            if counter.held != counted.pop(key, 0) or counter.spent < 0 or counter.held + counter.spent > counter.limit:
+            if (
+                counter.held != counted.pop(key, 0)
+                or counter.spent < 0
+                or counter.held + counter.spent > counter.limit
+            ):
                 raise InvariantBroken(why=f"ceiling {key} is off: {counter}")
         if any(counted.values()):
             raise InvariantBroken(why="a hold charges a ceiling that is not kept")

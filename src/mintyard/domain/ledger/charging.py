@@ -80,9 +80,7 @@ def iso_time(instant: int) -> str:
     return datetime.fromtimestamp(instant // NS_PER_S, UTC).isoformat().replace("+00:00", "Z")
 
 
-def take_lines(
-    entries: Iterable[tuple[PlanEntry, int]], now: int, draft: Draft
-) -> tuple[Line, ...]:
+def take_lines(entries: Iterable[tuple[PlanEntry, int]], now: int, draft: Draft) -> tuple[Line, ...]:
     """Lines for all `entries` with their amounts, or the refusal of the first that is short, with nothing left in `draft`."""
     lines: list[Line] = []
     try:
@@ -114,7 +112,9 @@ def take_ceilings(
     limits: list[str | int] = []
     for block in blocks:
         for unit, limit in block.ceilings.items():
-            amount = amounts.amount(unit, ALL_RESOURCES) if isinstance(amounts, Bill) else amounts.get(unit, 0)
+            amount = (
+                amounts.amount(unit, ALL_RESOURCES) if isinstance(amounts, Bill) else amounts.get(unit, 0)
+            )
             if amount == 0:
                 continue
             key = (block.block, unit)
@@ -147,7 +147,9 @@ class Settlement:
 
     __slots__ = ("ceilings", "released", "spent")
 
-    def __init__(self, spent: tuple[int, ...], released: tuple[int, ...], ceilings: tuple[str | int, ...]) -> None:
+    def __init__(
+        self, spent: tuple[int, ...], released: tuple[int, ...], ceilings: tuple[str | int, ...]
+    ) -> None:
         self.spent = spent
         self.released = released
         self.ceilings = ceilings

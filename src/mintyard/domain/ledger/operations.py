@@ -47,7 +47,16 @@ from mintyard.domain.events import (
 )
 from mintyard.domain.ids import ROOT, check_account_id, is_within, parent_of
 from mintyard.domain.ledger.book import Account, Grant, Hold, PlanEntry, rows
-from mintyard.domain.ledger.charging import Draft, Settlement, draw, iso_time, settle, take_ceilings, take_line, take_lines
+from mintyard.domain.ledger.charging import (
+    Draft,
+    Settlement,
+    draw,
+    iso_time,
+    settle,
+    take_ceilings,
+    take_line,
+    take_lines,
+)
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.lifecycle import ACCOUNT, GRANT
 from mintyard.domain.limits import (
@@ -68,12 +77,16 @@ from mintyard.domain.units import NS_PER_MS, Unit
 
 def check_amount(amount: int, unit: Unit, least: int = 0) -> None:
     if not least <= amount <= MAX_AMOUNT:
-        raise InvalidAmount(text=str(amount), unit=unit.value, why="too large" if amount > 0 else "must be positive")
+        raise InvalidAmount(
+            text=str(amount), unit=unit.value, why="too large" if amount > 0 else "must be positive"
+        )
 
 
 def check_note(note: str) -> None:
     if len(note) > MAX_NAME_CHARS or not note.isprintable():
-        raise InvalidName(what="note", name=note[:MAX_NAME_CHARS], why=f"at most {MAX_NAME_CHARS} printable characters")
+        raise InvalidName(
+            what="note", name=note[:MAX_NAME_CHARS], why=f"at most {MAX_NAME_CHARS} printable characters"
+        )
 
 
 # --- accounts -------------------------------------------------------------------------------------------------------
@@ -125,9 +138,13 @@ def create_grant(state: State, command: CreateGrant, now: int, out: list[AnyEven
     if not 0 <= command.priority <= MAX_AMOUNT:
         raise InvalidSpec(field="priority", why="must not be negative")
     if command.starts_at < 0 or (command.expires_at and command.expires_at <= max(now, command.starts_at)):
-        raise NotAcceptableTime(field="expiry", given=iso_time(max(command.expires_at, 0)), why="it is not after the start")
+        raise NotAcceptableTime(
+            field="expiry", given=iso_time(max(command.expires_at, 0)), why="it is not after the start"
+        )
     if len(account.grants.get(command.unit, ())) >= MAX_GRANTS_PER_ACCOUNT_UNIT:
-        raise LimitReached(what=f"grants of {command.unit} to {account.id}", limit=MAX_GRANTS_PER_ACCOUNT_UNIT)
+        raise LimitReached(
+            what=f"grants of {command.unit} to {account.id}", limit=MAX_GRANTS_PER_ACCOUNT_UNIT
+        )
     number = state.ledger.next_grant
     out.append(
         GrantCreated(
@@ -163,7 +180,9 @@ def adjust_grant(state: State, command: AdjustGrant, now: int, out: list[AnyEven
         raise InvalidAmount(text=str(command.delta), unit=grant.unit.value, why="more than is left")
     expires_at = grant.expires_at if command.expires_at is None else command.expires_at
     if expires_at and expires_at <= now:
-        raise NotAcceptableTime(field="expiry", given=iso_time(max(expires_at, 0)), why="it is past; end the grant instead")
+        raise NotAcceptableTime(
+            field="expiry", given=iso_time(max(expires_at, 0)), why="it is past; end the grant instead"
+        )
     priority = grant.priority if command.priority is None else command.priority
     if not 0 <= priority <= MAX_AMOUNT:
         raise InvalidSpec(field="priority", why="must not be negative")
@@ -191,7 +210,9 @@ def refund(state: State, command: Refund, now: int, out: list[AnyEvent]) -> Done
     check_amount(command.amount, grant.unit, 1)
     check_note(command.cause)
     if command.amount > grant.spent - grant.refunded:
-        raise InvalidAmount(text=str(command.amount), unit=grant.unit.value, why="more than was spent and not yet refunded")
+        raise InvalidAmount(
+            text=str(command.amount), unit=grant.unit.value, why="more than was spent and not yet refunded"
+        )
     out.append(Refunded((grant.id, command.amount), (), command.cause))
     return Done(grant.id, grant.state)
 
@@ -205,7 +226,9 @@ def set_prices(state: State, command: SetPrices, now: int, out: list[AnyEvent]) 
     if not all(0 <= rate <= MAX_RATE_NANO for rate in rates):
         raise InvalidSpec(field="rate", why=f"must be within 0 and {MAX_RATE_NANO} nano-units an hour")
     if book.effective_from < now and len(state.prices) > 1:
-        raise NotAcceptableTime(field="effective_from", given=iso_time(max(book.effective_from, 0)), why="it is past")
+        raise NotAcceptableTime(
+            field="effective_from", given=iso_time(max(book.effective_from, 0)), why="it is past"
+        )
     if len(state.prices) >= MAX_PRICE_BOOKS:
         raise LimitReached(what="price books", limit=MAX_PRICE_BOOKS)
     out.append(PricesSet(book))
@@ -233,7 +256,9 @@ def _unit_entries(state: State, account: Account, amounts: dict[Unit, int]) -> l
 def _check_hold_expiry(expires_at: int, now: int) -> None:
     if not now < expires_at <= now + MAX_ESCROW_LIFE_MS * NS_PER_MS:
         raise NotAcceptableTime(
-            field="expires_at", given=iso_time(max(expires_at, 0)), why=f"it must lie within {MAX_ESCROW_LIFE_MS} ms from now"
+            field="expires_at",
+            given=iso_time(max(expires_at, 0)),
+            why=f"it must lie within {MAX_ESCROW_LIFE_MS} ms from now",
         )
 
 
@@ -285,13 +310,21 @@ def extend_hold(state: State, command: ExtendHold, now: int, out: list[AnyEvent]
         check_amount(amount, unit)
         if amount and all(line.unit is not unit for line in hold.lines):
             raise WrongResourceType(account=hold.account, unit=unit.value)
-    plan = {(entry.account, unit): entry for unit in command.amounts for entry in state.ledger.unit_plan(account, unit)}
+    plan = {
+        (entry.account, unit): entry
+        for unit in command.amounts
+        for entry in state.ledger.unit_plan(account, unit)
+    }
     draft = Draft()
     added: list[Line] = []
     for line in hold.lines:
         amount = command.amounts.get(line.unit, 0)
         at = state.ledger.grants[line.legs[0]].account
-        added.append(take_line(plan[at, line.unit], amount, now, draft) if amount else Line(line.unit, line.mask, 0, ()))
+        added.append(
+            take_line(plan[at, line.unit], amount, now, draft)
+            if amount
+            else Line(line.unit, line.mask, 0, ())
+        )
     blocks = command.authority.blocks if command.authority else ()
     ceilings, limits = take_ceilings(state.ledger, blocks, command.amounts, draft, now)
     known = {(block, unit) for block, unit, _ in rows(hold.ceilings, 3)}

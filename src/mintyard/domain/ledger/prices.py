@@ -40,7 +40,12 @@ class PriceBook(msgspec.Struct, frozen=True, array_like=True):
 def per_ms(shape: Shape) -> tuple[int, int, int, int]:
     """Stock that a job of `shape` uses each ms, in the order of `RESOURCES`, over all its members."""
     n = shape.members
-    return (n * shape.gpus * shape.gpu_milli, n * shape.cpus_milli, n * shape.memory_mib, n * shape.storage_mb)
+    return (
+        n * shape.gpus * shape.gpu_milli,
+        n * shape.cpus_milli,
+        n * shape.memory_mib,
+        n * shape.storage_mb,
+    )
 
 
 def resource_mask(shape: Shape) -> int:
@@ -87,4 +92,7 @@ class Bill(msgspec.Struct, frozen=True):
 
 def bill(shape: Shape, run_ms: int, book: PriceBook, gpu_rate: int) -> Bill:
     gpu, cpu, memory, storage = per_ms(shape)
-    return Bill((gpu * run_ms, cpu * run_ms, memory * run_ms, storage * run_ms), charges(shape, run_ms, book, gpu_rate))
+    return Bill(
+        (gpu * run_ms, cpu * run_ms, memory * run_ms, storage * run_ms),
+        charges(shape, run_ms, book, gpu_rate),
+    )

@@ -2,8 +2,8 @@
 
     priority = base x (1 + wait / age scale) x 8 / (8 + times run) / (1 + the tenant's dominant share in use)   (S3)
 
-in fixed point; `wait` counts from the later of submit and begin time, so every job's priority grows without bound and
-nothing starves. Ties: enqueued first, then the lower job number. A slot takes 47 bytes and its place in the map of
+in fixed point; `wait` counts from the later of submit and begin time, so a job's priority grows (up to 2^17 age
+scales, more than a year) and nothing starves. Ties: enqueued first, then the lower job number. A slot takes 47 bytes and its place in the map of
 job numbers 4 more. Ageing is a function of `now`, so nothing is stored per tick.
 """
 
@@ -23,6 +23,7 @@ from mintyard.domain.units import NS_PER_MS
 
 DEFAULT_AGE_SCALE_MS: Final = 300_000
 """After this wait a job weighs twice its base."""
+MAX_AGE_SCALE_MS: Final = 366 * 86_400_000
 MAX_TENANT_SHARE_MILLI: Final = 1_000_000
 _RUN_HALF: Final = 8
 _PAGE_BITS: Final = 8
@@ -57,9 +58,11 @@ class PendingQueue:
     """Jobs that wait, by number. Not thread-safe."""
 
     def __init__(self, age_scale_ms: int = DEFAULT_AGE_SCALE_MS) -> None:
-        if age_scale_ms < 1:
-            raise ValueError("age_scale_ms is at least 1")
+        if not 1 <= age_scale_ms <= MAX_AGE_SCALE_MS:
+            raise ValueError(f"age_scale_ms is from 1 to {MAX_AGE_SCALE_MS}")
         self.age_scale_ms = age_scale_ms
+        self._longest_ms = kernel.MAX_WAIT_SCALES * age_scale_ms
+        self._age_inverse = -(-(1 << kernel.INVERSE_BITS) // age_scale_ms)
         self.count = 0
         """Slots in use or free; every array below is at least this long."""
         self._size = 0
@@ -165,7 +168,9 @@ class PendingQueue:
         slot = self._slot(job)
         views = self._views
         wait_ms = max(0, now - views["since"][slot]) // NS_PER_MS
-        age = min(kernel.MAX_AGE, (1 << kernel.AGE_BITS) + (wait_ms << kernel.AGE_BITS) // self.age_scale_ms)
+        counted_ms = min(wait_ms, self._longest_ms)
+        grown = counted_ms * self._age_inverse >> (kernel.INVERSE_BITS - kernel.AGE_BITS)
+        age = (1 << kernel.AGE_BITS) + grown
         tenant = views["tenants"][slot]
         share = (
             min(MAX_TENANT_SHARE_MILLI, max(0, int(tenant_usage[tenant])))
@@ -214,7 +219,8 @@ class PendingQueue:
             wanted,
             self._throttles(remaining),
             now,
-            self.age_scale_ms,
+            self._longest_ms,
+            self._age_inverse,
             patience_ms,
             most,
         )
@@ -234,7 +240,8 @@ class PendingQueue:
             self._tenant_factors(tenant_usage),
             self._run_factors,
             now,
-            self.age_scale_ms,
+            self._longest_ms,
+            self._age_inverse,
             self._slot(job),
         )
 

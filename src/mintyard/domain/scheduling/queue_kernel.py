@@ -29,15 +29,22 @@ WAITS: Final = 2
 AGE_BITS: Final = 16
 TENANT_BITS: Final = 12
 RUN_BITS: Final = 8
-MAX_AGE: Final = 1 << 33
-_BLOCK: Final = 64
+INVERSE_BITS: Final = 40
+MAX_WAIT_SCALES: Final = 1 << 17
+"""Waiting counts up to this many age scales, so that no product leaves 63 bits."""
+_BLOCK: Final = 512
 
 
 @njit(cache=True)
-def priority_of(base: int, wait_ms: int, age_scale_ms: int, tenant_factor: int, run_factor: int) -> int:
-    """One priority: `base x (1 + wait / scale)` in 2^-16, times both factors; below 2^55."""
-    age = (1 << AGE_BITS) + (wait_ms << AGE_BITS) // age_scale_ms
-    return ((base * min(age, MAX_AGE) * tenant_factor) >> TENANT_BITS) * run_factor >> RUN_BITS
+def priority_of(
+    base: int, wait_ms: int, longest_ms: int, age_inverse: int, tenant_factor: int, run_factor: int
+) -> int:
+    """One priority: `base x (1 + wait / scale)` in 2^-16, times both factors; below 2^60 on the way.
+
+    `age_inverse` is 2^40 / scale rounded up: a division a job would cost more than all the rest.
+    """
+    age = (1 << AGE_BITS) + ((min(wait_ms, longest_ms) * age_inverse) >> (INVERSE_BITS - AGE_BITS))
+    return ((base * age * tenant_factor) >> TENANT_BITS) * run_factor >> RUN_BITS
 
 
 @njit(cache=True)
@@ -94,7 +101,8 @@ def top(
     wanted: Any,
     remaining: Any,
     now: int,
-    age_scale_ms: int,
+    longest_ms: int,
+    age_inverse: int,
     patience_ms: int,
     most: int,
 ) -> Any:
@@ -125,7 +133,12 @@ def top(
             if kind == WAITS and wait_ms < patience_ms:
                 continue
             priority = priority_of(
-                bases[slot], wait_ms, age_scale_ms, tenant_factors[tenants[slot]], run_factors[runs[slot]]
+                bases[slot],
+                wait_ms,
+                longest_ms,
+                age_inverse,
+                tenant_factors[tenants[slot]],
+                run_factors[runs[slot]],
             )
             if size == most:
                 if priority < heap[0, 0]:
@@ -164,14 +177,16 @@ def ahead(
     tenant_factors: Any,
     run_factors: Any,
     now: int,
-    age_scale_ms: int,
+    longest_ms: int,
+    age_inverse: int,
     slot: int,
 ) -> int:
     """How many ready jobs come before the one in `slot` at `now`, whether they fit or not."""
     mine = priority_of(
         bases[slot],
         max(0, now - since[slot]) // NS_PER_MS,
-        age_scale_ms,
+        longest_ms,
+        age_inverse,
         tenant_factors[tenants[slot]],
         run_factors[runs[slot]],
     )
@@ -182,7 +197,8 @@ def ahead(
         priority = priority_of(
             bases[other],
             (now - since[other]) // NS_PER_MS,
-            age_scale_ms,
+            longest_ms,
+            age_inverse,
             tenant_factors[tenants[other]],
             run_factors[runs[other]],
         )

@@ -22,8 +22,8 @@ class Scope(StrEnum):
     """Cancel, hold, release, requeue, update."""
     JOB_OPERATE = "job:operate"
     """The operator's verbs: priority override, jobs held by operators."""
-    TOKEN_MINT = "token:mint"
-    TOKEN_REVOKE = "token:revoke"
+    TOKEN_MINT = "token:mint"  # noqa: S105
+    TOKEN_REVOKE = "token:revoke"  # noqa: S105
     ACCOUNT_READ = "account:read"
     ACCOUNT_WRITE = "account:write"
     GRANT_WRITE = "grant:write"
@@ -35,10 +35,25 @@ class Scope(StrEnum):
     AUDIT_READ = "audit:read"
 
 
-_TENANT = (Scope.JOB_SUBMIT, Scope.JOB_READ, Scope.JOB_CONTROL, Scope.TOKEN_MINT, Scope.ACCOUNT_READ, Scope.HOLD_WRITE, Scope.NODE_READ)
+_TENANT = (
+    Scope.JOB_SUBMIT,
+    Scope.JOB_READ,
+    Scope.JOB_CONTROL,
+    Scope.TOKEN_MINT,
+    Scope.ACCOUNT_READ,
+    Scope.HOLD_WRITE,
+    Scope.NODE_READ,
+)
 ROLES: dict[str, tuple[Scope, ...]] = {
     "admin": tuple(Scope),
-    "operator": (Scope.JOB_READ, Scope.JOB_CONTROL, Scope.JOB_OPERATE, Scope.NODE_READ, Scope.NODE_WRITE, Scope.ACCOUNT_READ),
+    "operator": (
+        Scope.JOB_READ,
+        Scope.JOB_CONTROL,
+        Scope.JOB_OPERATE,
+        Scope.NODE_READ,
+        Scope.NODE_WRITE,
+        Scope.ACCOUNT_READ,
+    ),
     "owner": (*_TENANT, Scope.TOKEN_REVOKE, Scope.ACCOUNT_WRITE, Scope.GRANT_WRITE),
     "member": _TENANT,
     "auditor": (Scope.JOB_READ, Scope.ACCOUNT_READ, Scope.NODE_READ, Scope.AUDIT_READ),

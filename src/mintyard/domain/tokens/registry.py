@@ -115,7 +115,9 @@ def register_token(state: State, command: RegisterToken, now: int, out: list[Any
         _check_narrower(authority, token)
     if not now < token.expires_at <= now + MAX_TOKEN_LIFE_NS:
         raise NotAcceptableTime(
-            field="expiry", given=iso_time(token.expires_at), why=f"it must lie within {MAX_TOKEN_LIFE_DAYS} days from now"
+            field="expiry",
+            given=iso_time(token.expires_at),
+            why=f"it must lie within {MAX_TOKEN_LIFE_DAYS} days from now",
         )
     if token.root in state.tokens:
         raise AlreadyExists(what="Token", name=token.root)
@@ -151,7 +153,9 @@ def set_token_state(state: State, command: SetTokenState, now: int, out: list[An
     token = state.tokens.get(command.token)
     if token is None or not is_within(token.account, within):
         raise NotFound(what="token", name=command.token)
-    if command.trigger not in ("suspend", "resume", "revoke") or not TOKEN.allows(token.state, command.trigger):
+    if command.trigger not in ("suspend", "resume", "revoke") or not TOKEN.allows(
+        token.state, command.trigger
+    ):
         raise WrongState(
             what="Token",
             name=command.token,
@@ -188,7 +192,9 @@ def revoke_account_tokens(state: State, command: RevokeAccountTokens, now: int, 
     within = require(state, command.authority, Scope.TOKEN_REVOKE, now)
     account = reach(state, within, command.account, active=False)
     out.append(AccountTokensRevoked(account.id, now))
-    for token in state.tokens.values():
-        if is_within(token.account, account.id) and TOKEN.allows(token.state, "revoke"):
-            out.append(TokenMoved(token.id, "revoke"))
+    out += [
+        TokenMoved(token.id, "revoke")
+        for token in state.tokens.values()
+        if is_within(token.account, account.id) and TOKEN.allows(token.state, "revoke")
+    ]
     return Done(account.id, "revoked")
