@@ -7,7 +7,7 @@ made from these classes. Parameters are plain JSON values, named in the message,
 
 from __future__ import annotations
 
-from mintyard.domain.errors.base import (
+from mintyard.domain.errors.families import (
     REGISTRY,
     Broken,
     Conflict,

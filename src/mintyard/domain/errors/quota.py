@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mintyard.domain.errors.base import Exit, Refused
+from mintyard.domain.errors.families import Exit, Refused
 
 
 class QuotaExhausted(Refused):

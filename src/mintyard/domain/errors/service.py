@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mintyard.domain.errors.base import Broken, Conflict, Exit, Unavailable
+from mintyard.domain.errors.families import Broken, Conflict, Exit, Unavailable
 
 
 class Overloaded(Unavailable):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mintyard.domain.errors.base import Conflict, Exit, Refused
+from mintyard.domain.errors.families import Conflict, Exit, Refused
 
 
 class NotFound(Refused):
