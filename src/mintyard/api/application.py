@@ -8,6 +8,7 @@ import itertools
 import re
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -28,6 +29,7 @@ from mintyard.api.table import ROUTES
 from mintyard.app.questions import Counts, CountState
 from mintyard.domain.errors import InvalidRequest, MethodNotAllowed, MintyardError, NotFound, Overloaded
 from mintyard.domain.units import NS_PER_S
+from mintyard.telemetry.metrics import ledger_lines
 
 _log = structlog.get_logger(__name__)
 DEFAULT_INFLIGHT: Final = 2_048
@@ -43,12 +45,17 @@ class Application:
     metrics; a request too many is told to come again. `draining` is set when the process is about to end."""
 
     def __init__(
-        self, services: Services, metrics: HttpMetrics | None = None, inflight: int = DEFAULT_INFLIGHT
+        self,
+        services: Services,
+        metrics: HttpMetrics | None = None,
+        inflight: int = DEFAULT_INFLIGHT,
+        published: Callable[[], str] = str,
     ) -> None:
         self.services = services
         self.metrics = metrics or HttpMetrics()
         self.draining = False
         self._most = inflight
+        self._published = published
         self._ids = _ids()
         self._counts: tuple[float, Counts | None] = (0.0, None)
         self._litestar = self._build()
@@ -168,6 +175,8 @@ class Application:
         if counts is not None:
             kinds = {"jobs": counts.jobs, "nodes": counts.nodes, "tokens": counts.tokens}
             text += hub_lines(kinds, counts.now / NS_PER_S, counts.seq)
+            text += ledger_lines(counts.ledger, counts.used, counts.total)
+        text += await self._look(self._published)
         return Answer(body=text.encode(), media=_TEXT)
 
     async def _count(self) -> Counts | None:

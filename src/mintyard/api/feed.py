@@ -29,12 +29,15 @@ class Feed:
         validator: Validator,
         keys: Callable[[], KeySet],
         now: Callable[[], int] = time.time_ns,
+        *,
+        told_first: bool = False,
     ) -> None:
         self.durable_seq = 0
         self.connected = False
         self._link = link
         self._validator = validator
         self._keys = keys
+        self._told_first = told_first
         self._now = now
         self._key_version = validator.keys.version
         self._task: asyncio.Task[None] | None = None
@@ -77,7 +80,8 @@ class Feed:
             try:
                 async for notice in self._link.notices():
                     self.connected, pause_s = True, _FIRST_PAUSE_S
-                    self._take(notice)
+                    if not self._told_first:
+                        self.take(notice)
                 why = "it ended"
             except (MintyardError, OSError) as error:
                 why = str(error)
@@ -87,7 +91,9 @@ class Feed:
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
 
-    def _take(self, notice: Notice) -> None:
+    def take(self, notice: Notice) -> None:
+        """Let what the notice orders bind here. With `told_first` the link calls this, before any answer that
+        came after."""
         validator = self._validator
         if notice.revoked:
             validator.revoke(notice.revoked)

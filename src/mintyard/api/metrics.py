@@ -142,3 +142,14 @@ def hub_lines(counts: dict[str, dict[str, int]], now_s: float, seq: int) -> str:
         f"mintyard_state_time_seconds {now_s:.3f}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def forget_former(folder: Path, since: Path) -> None:
+    """Remove what processes of earlier runs of the hub left: what is older than the file `since`, which this
+    run wrote."""
+    with contextlib.suppress(OSError):
+        begun = since.stat().st_mtime_ns
+        for path in folder.glob("http-*.msgpack"):
+            with contextlib.suppress(OSError):
+                if path.stat().st_mtime_ns < begun:
+                    path.unlink()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, Final
 
 import uvicorn
@@ -55,19 +55,30 @@ def listening_socket(host: str, port: int, *, shared: bool = False) -> socket.so
 
 
 class Server(uvicorn.Server):
-    """Lets the application drain before connections are closed."""
+    """Lets the application drain before connections are closed. Signals are its owner's affair."""
 
-    def __init__(self, config: uvicorn.Config, application: Application) -> None:
+    def __init__(self, config: uvicorn.Config, application: Application, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._application = application
+        self._ready = ready
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._application.drain()
         await super().shutdown(sockets)
 
 
-def server(application: Application, stop_s: float = 30.0) -> Server:
-    """A server of `application`. On `should_exit` (or TERM) it takes no connection more and ends the requests
+def server(
+    application: Application, stop_s: float = 30.0, ready: Callable[[], None] = lambda: None
+) -> Server:
+    """A server of `application`. On `should_exit` it takes no connection more and ends the requests
     under way, within `stop_s`; what comes meanwhile on open connections is told to come again."""
     app: Any = application
     config = uvicorn.Config(
@@ -85,4 +96,4 @@ def server(application: Application, stop_s: float = 30.0) -> Server:
         timeout_graceful_shutdown=max(1, int(stop_s)),
         backlog=BACKLOG,
     )
-    return Server(config, application)
+    return Server(config, application, ready)
