@@ -23,9 +23,9 @@ from mintyard.app.local_link import call
 from mintyard.app.reconciliation import compare, explain_end
 from mintyard.app.writer import Writer
 from mintyard.domain.commands import TakeReports
-from mintyard.domain.errors import Broken, EngineUnavailable, MintyardError, NotLeader, Problem, Refused
+from mintyard.domain.errors import Broken, EngineUnavailable, MintyardError, NotLeader, Refused
 from mintyard.domain.jobs.reports import AttemptEnded, NodeGone, NodeSeen, Outcome, Report
-from mintyard.domain.replies import Batch, Done, Refusal
+from mintyard.domain.replies import Refusal
 from mintyard.domain.state import State
 from mintyard.ports.engine import AttemptKey, Engine, StartOrder
 
@@ -336,15 +336,12 @@ class EngineDispatch:
                     if self._changed.wait_for(lambda: self._closed, pause_s):
                         return
                 pause_s = min(2 * pause_s, _MAX_PAUSE_S)
-        parts: Sequence[Any] = reply.parts if isinstance(reply, Batch) else (reply,)
+        if isinstance(reply, Refusal):
+            _log.error("reports were refused", engine=self.name, code=reply.problem.code)
+            return
         ended = [
-            AttemptKey(report.job, report.attempt)
-            for report, part in zip(reports, parts, strict=True)
-            if isinstance(report, AttemptEnded) and not isinstance(part, (Problem, Refusal))
+            AttemptKey(report.job, report.attempt) for report in reports if isinstance(report, AttemptEnded)
         ]
-        for report, part in zip(reports, parts, strict=True):
-            if not isinstance(part, Done):
-                _log.error("a report was refused", report=report, reply=part)
         if ended:
             with self._changed:
                 self._ended.update(dict.fromkeys(ended))
