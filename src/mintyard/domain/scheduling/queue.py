@@ -2,9 +2,9 @@
 
     priority = base x (1 + wait / age scale) x 8 / (8 + times run) / (1 + the tenant's dominant share in use)   (S3)
 
-in fixed point; `wait` counts from the later of submit and begin time, so a job's priority grows (up to 2^17 age
-scales, more than a year) and nothing starves. Ties: enqueued first, then the lower job number. A slot takes 47 bytes and its place in the map of
-job numbers 4 more. Ageing is a function of `now`, so nothing is stored per tick.
+in fixed point; `wait` counts from the later of submit and begin time, so a job's priority grows (up to 2^17 age scales,
+more than a year) and nothing starves. Ties: enqueued first, then the lower job number. A slot takes 40 bytes and its place
+in the map of job numbers 4 more. Ageing is a function of `now`, so nothing is stored per tick.
 """
 
 from __future__ import annotations
