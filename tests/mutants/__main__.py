@@ -13,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from importlib.abc import SourceLoader
 from importlib.machinery import PathFinder, SourceFileLoader
+from pathlib import Path
 
 from tests.mutants.catalogue import MUTANTS, Mutant
 
@@ -42,6 +43,13 @@ class MutatingFinder:
         assert spec.origin is not None
         spec.loader = MutatingLoader(fullname, spec.origin, self.mutant)
         return spec
+
+
+def source_of(module: str) -> str:
+    spec = PathFinder.find_spec(module.rpartition(".")[2], [str(Path("src", *module.split(".")[:-1]))])
+    assert spec is not None
+    assert spec.origin is not None
+    return Path(spec.origin).read_text()
 
 
 def child(number: int, seeds: int, commands: int) -> int:
@@ -85,6 +93,10 @@ def main() -> int:
     options = parser.parse_args()
     if CHILD in os.environ:
         return child(int(os.environ[CHILD]), options.seeds, options.commands)
+    stale = [mutant for mutant in MUTANTS if mutant.old not in source_of(mutant.module)]
+    if stale:
+        print("these mutants do not occur in the source any more:", *stale, sep="\n  ")
+        return 1
     began = time.monotonic()
     numbers = options.only if options.only is not None else list(range(len(MUTANTS)))
     survivors = []

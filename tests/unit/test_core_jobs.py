@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +66,7 @@ def test_a_found_cycle_is_one_and_a_graph_without_is_passed(size: int, data: st.
     cycle = find_cycle(before)
     if cycle:
         assert cycle[0] == cycle[-1]
-        for source, target in zip(cycle, cycle[1:], strict=False):
+        for source, target in pairwise(cycle):
             assert source in before[target]
     else:
         done: set[int] = set()
