@@ -7,8 +7,9 @@ is opened here; what the job runs is in the file itself.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, abc
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -24,6 +25,7 @@ from mintyard.wire.launch import Launch
 from mintyard.wire.yaml_tree import Mapping, Node, Scalar, Sequence, parse_yaml
 
 _TRUE: Final = frozenset({"true", "yes", "on"})
+_MAX_DEPTH: Final = 4
 _FALSE: Final = frozenset({"false", "no", "off"})
 _ALIASES: Final = {"nodes": "members", "after": "needs"}
 """Two names of one field: only one of them may be given."""
@@ -37,7 +39,7 @@ class Place(msgspec.Struct, frozen=True):
     now_ns: int
 
     def __str__(self) -> str:
-        return f"{self.field} (line {self.line})"
+        return f"{self.field} (line {self.line})" if self.line else self.field
 
     def refuse(self, why: str) -> InvalidSpec:
         return InvalidSpec(field=str(self), why=why)
@@ -58,6 +60,33 @@ def parse_jobfile(text: str | bytes, now_ns: int | None = None) -> list[Job]:
     jobs = _named(_jobs(root, now))
     check_refs(jobs)
     return jobs
+
+
+def read_fields(fields: dict[str, Any], now_ns: int | None = None) -> Job:
+    """One job from the fields of a job file given as Python values (`gpus=2`, `needs=["prepare"]`); numbers are read as they
+    would be typed. Errors: as `parse_jobfile`, without lines."""
+    root = _tree(fields, 0)
+    assert isinstance(root, Mapping)
+    return _job(root, Mapping(0, {}, {}), "", time.time_ns() if now_ns is None else now_ns)
+
+
+def _tree(value: Any, depth: int) -> Node:
+    if isinstance(value, bool):
+        return Scalar(0, str(value).lower())
+    if value is None or isinstance(value, str | int | float | Decimal):
+        return Scalar(0, "" if value is None else str(value), is_null=value is None)
+    if depth < _MAX_DEPTH and isinstance(value, abc.Mapping):
+        items = {str(key): _tree(item, depth + 1) for key, item in value.items()}
+        return Mapping(0, items, dict.fromkeys(items, 0))
+    if (
+        depth < _MAX_DEPTH
+        and isinstance(value, abc.Sequence | abc.Set)
+        and not isinstance(value, bytes | bytearray)
+    ):
+        return Sequence(0, [_tree(item, depth + 1) for item in value])
+    raise InvalidSpec(
+        field="job", why=f"can't hold a {type(value).__name__}; write text, numbers, lists and maps"
+    )
 
 
 def _jobs(root: Mapping, now_ns: int) -> list[Job]:
@@ -118,8 +147,8 @@ def _job(node: Mapping, defaults: Mapping, ref: str, now_ns: int) -> Job:
     except (InvalidName, InvalidAmount, InvalidSpec) as error:
         field = error.params.get("field", error.params.get("what", "budget"))
         named = f"{error.params['name']!r}: " if isinstance(error, InvalidName) else ""
-        where = f"{ref and ref + '.'}{field} (line {node.line})"
-        raise InvalidSpec(field=where, why=named + error.params["why"]) from None
+        place = Place(f"{ref and ref + '.'}{field}", node.line, now_ns)
+        raise InvalidSpec(field=str(place), why=named + error.params["why"]) from None
     return job
 
 
@@ -135,7 +164,7 @@ def _named(jobs: list[Job]) -> list[Job]:
 
 
 def _check_command(launch: dict[str, Any], line: int, ref: str) -> None:
-    field = f"{ref + '.' if ref else ''}run (line {line})"
+    field = str(Place(f"{ref + '.' if ref else ''}run", line, 0))
     if launch.pop("run", None) and "script_given" in launch:
         raise InvalidSpec(field=field, why="give run or script, not both")
     launch.pop("script_given", None)

@@ -1,0 +1,1 @@
+"""The asynchronous client. The synchronous one in `sync` is made from these modules by `scripts/make_sync_sdk.py`."""
