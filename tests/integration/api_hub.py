@@ -30,20 +30,19 @@ from mintyard.app.leader import Leader
 from mintyard.app.link import Answer
 from mintyard.app.local_link import LocalLink
 from mintyard.app.minting import MintingService, TokenWish
+from mintyard.app.planner import open_planner
 from mintyard.app.projector import Projector
 from mintyard.app.read_model.database import open_read_model
 from mintyard.app.signing import SigningKeys
 from mintyard.app.tailer import Tailer
+from mintyard.app.warmup import warm_up
 from mintyard.app.writer import Writer
 from mintyard.credentials import Validator
 from mintyard.domain import commands as c
-from mintyard.domain import hub
 from mintyard.domain.errors import NotFound
 from mintyard.domain.ids import ROOT
 from mintyard.domain.jobs.reports import NodeSeen
-from mintyard.domain.jobs.spec import JobRequest, JobSpec, Shape
 from mintyard.domain.replies import Refusal
-from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import ROLES, Scope
 from mintyard.domain.units import NS_PER_S, SCALE, Unit
 from mintyard.ports.engine import AttemptKey, LogChunk
@@ -85,7 +84,7 @@ class ApiHub:
         self.port = 0
 
     def start(self) -> ApiHub:
-        warm_kernels()
+        _warm_once()
         self._thread.start()
         assert self._ready.wait(30)
         if self._failure is not None:
@@ -113,11 +112,16 @@ class ApiHub:
         await self.writer.start()
         await asyncio.wait_for(self.writer.leading(), 10)
         self.journal = open_store(url)
+        tailed = open_store(url)
         self.model = open_read_model(f"sqlite:///{self.folder / 'read.db'}", migrate=True)
-        tailer = Tailer(open_store(url), Projector(self.model))
+        tailer = Tailer(tailed, Projector(self.model))
         tailing = threading.Thread(target=tailer.run, args=(self._tailing,), daemon=True)
         tailing.start()
-        self.link = LocalLink(self.writer, self.loop, self._planner(url))
+        planned = open_store(url)
+        self.planner = open_planner(planned)
+        planning = threading.Thread(target=self.planner.run, args=(self._tailing,), daemon=True)
+        planning.start()
+        self.link = LocalLink(self.writer, self.loop, self.planner)
         await self._found()
         validator = Validator(self.keys.key_set)
         threads = ThreadPoolExecutor(8, thread_name_prefix="api")
@@ -146,11 +150,10 @@ class ApiHub:
         await self.writer.stop()
         self._tailing.set()
         await asyncio.to_thread(tailing.join)
+        await asyncio.to_thread(planning.join)
         self.model.close()
-        self.journal.close()
-
-    def _planner(self, url: str) -> Any:
-        return None
+        for store in (self.journal, tailed, planned):
+            store.close()
 
     async def _found(self) -> None:
         answer = await self.link.send(c.Found(HUB))
@@ -190,7 +193,7 @@ class ApiHub:
         )
 
     def add_node(self, name: str = "n1", cpus: int = 8_000, gpus: int = 0) -> None:
-        self.send(c.TakeReports("sim", (NodeSeen(name, cpus, 32_768, gpus, "A100" if gpus else ""),)))
+        self.send(c.TakeReports("sim", (NodeSeen(name, cpus, 8 * cpus, gpus, "A100" if gpus else ""),)))
 
     @property
     def seq(self) -> int:
@@ -200,19 +203,7 @@ class ApiHub:
         return self.mint(ROOT, "admin", expires_at=self.now() + 86_400 * NS_PER_S)
 
 
-@cache
-def warm_kernels() -> None:
-    """Compile what scheduling needs, so that no test waits for it."""
-    state = State()
-    hub.begin(state, 1, NS_PER_S)
-    request = JobRequest(JobSpec("warm"))
-    for command in (
-        c.Found(HUB),
-        c.TakeReports("sim", (NodeSeen("n", 8_000, 32_768, 8, "A100"),)),
-        c.Submit(None, (request, JobRequest(JobSpec("gpu", Shape(gpus=1))))),
-        c.Tick(),
-    ):
-        hub.execute(state, command, NS_PER_S)
+_warm_once = cache(warm_up)
 
 
 def started(folder: Path, **options: Any) -> Iterator[ApiHub]:

@@ -11,6 +11,7 @@ from mintyard.domain import hub
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.replies import Done, Refusal
 from mintyard.domain.state import State
+from mintyard.domain.tokens.authority import Authority, Block, Scope
 from mintyard.domain.units import NS_PER_MS, Unit
 
 NOW = 1_800_000_000_000 * NS_PER_MS
@@ -69,3 +70,12 @@ def test_prices_without_a_time_hold_from_now(state: State) -> None:
     for rate in (7, 8):
         assert isinstance(hub.execute(state, c.SetPrices(None, PriceBook(gpu_nano=rate)), NOW)[1], Done)
     assert state.price_book(NOW)[1] == PriceBook(effective_from=NOW, gpu_nano=8)
+
+
+def test_prices_are_the_whole_hubs(state: State) -> None:
+    end = NOW + 3_600_000 * NS_PER_MS
+    tenant = Authority("acme", (Block("1" * 32, end),), frozenset({Scope.PRICE_WRITE}), end)
+    assert isinstance(hub.execute(state, c.RegisterToken(None, tenant), NOW)[1], Done)
+    refused = hub.execute(state, c.SetPrices(tenant, PriceBook(gpu_nano=0)), NOW)[1]
+    assert isinstance(refused, Refusal)
+    assert refused.problem.code == "forbidden"

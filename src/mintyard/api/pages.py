@@ -27,9 +27,16 @@ def paged(call: Call, path: str, found: Found[Any], view: Callable[[Any], Any]) 
 def next_link(call: Call, path: str, cursor: str) -> tuple[bytes, bytes]:
     """The header that names the following page of the same query, relative to the API's root."""
     given = {
-        name: format_instant(value) if name in _INSTANTS else value
+        name: _text(name, value)
         for name, value in call.query.items()
-        if value not in ("", None, 0, False) and name not in ("cursor", "min_seq")
+        if value not in ("", None, False, ()) and name not in ("cursor", "min_seq")
     }
     target = f"/api/v1{path}?{urlencode(given | {'cursor': cursor})}"
     return (b"link", f'<{target}>; rel="next"'.encode())
+
+
+def _text(name: str, value: Any) -> str:
+    """A parameter's value as it was written."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return format_instant(value) if name in _INSTANTS else str(value)

@@ -76,7 +76,7 @@ def instant(name: str, about: str) -> Parameter:
         lambda value: parse_instant(value, name),
         {"type": "string", "format": "date-time", "maxLength": 40},
         about,
-        0,
+        None,
     )
 
 

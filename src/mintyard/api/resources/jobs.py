@@ -215,8 +215,8 @@ async def list_jobs(call: Call) -> Answer:
         name=query["name"],
         array_job=query["array_job"] or 0,
         token=query["token"],
-        since=query["since"],
-        until=query["until"],
+        since=query["since"] or 0,
+        until=query["until"] or 0,
     )
     found = await call.look(
         queries.list_jobs,

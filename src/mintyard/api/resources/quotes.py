@@ -153,15 +153,15 @@ def _line_of(line: views.StatementLine, unit: Unit) -> StatementLine:
 async def show_statement(call: Call) -> Answer:
     """With the balance before the first line and after the last."""
     query, account = call.query, call.path["account"]
-    until = query["until"] or MAX_NUMBER
-    if query["since"] > until:
+    since, until = query["since"] or 0, MAX_NUMBER if query["until"] is None else query["until"]
+    if since > until:
         raise InvalidRequest(why="since is after until")
     found = await call.look(
         queries.statement,
         call.within,
         account,
         Unit(query["unit"]),
-        since=query["since"],
+        since=since,
         until=until,
         after=query["cursor"],
         rows=query["limit"],

@@ -218,7 +218,8 @@ def refund(state: State, command: Refund, now: int, out: list[AnyEvent]) -> Done
 
 
 def set_prices(state: State, command: SetPrices, now: int, out: list[AnyEvent]) -> Done:
-    require(state, command.authority, Scope.PRICE_WRITE, now)
+    if require(state, command.authority, Scope.PRICE_WRITE, now) != ROOT:
+        raise Forbidden(what="The price book of the whole hub")
     book: PriceBook = command.book
     if book.effective_from == 0:
         book = msgspec.structs.replace(book, effective_from=now)
