@@ -18,6 +18,7 @@ from mintyard.app.channel_server import ChannelServer
 from mintyard.app.config import Config
 from mintyard.app.dispatch import Dispatch, EngineDispatch
 from mintyard.app.engines import engine_of
+from mintyard.app.instance import METRICS_FOLDER, lease_holder
 from mintyard.app.job_tokens import JobTokens
 from mintyard.app.journal_store import open_store
 from mintyard.app.leader import Leader
@@ -31,8 +32,8 @@ from mintyard.ports.store import Store
 from mintyard.telemetry.metrics import WriterMetrics
 
 _log = structlog.get_logger(__name__)
-METRICS_FOLDER: Final = "metrics"
 _HOUSEKEEPING_S: Final = 1.0
+__all__ = ["METRICS_FOLDER", "LeaderSide"]
 
 
 class LeaderSide:
@@ -54,7 +55,7 @@ class LeaderSide:
         self.metrics = WriterMetrics()
         self.dispatch = Dispatch()
         self.writer = Writer(
-            Leader(store or (lambda: open_store(config.store_url)), life_ms=config.lease_ms),
+            Leader(store or (lambda: open_store(config.store_url)), lease_holder(config), config.lease_ms),
             settings
             or WriterSettings(
                 tick_ms=config.tick_ms, round_limit=config.round_limit, max_inflight=config.max_inflight

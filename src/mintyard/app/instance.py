@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,6 +22,8 @@ from mintyard.domain.errors import ConfigInvalid, FolderInUse
 LOCK_FILE: Final = "lock"
 RUNNING_FILE: Final = "config.json"
 READY_FILE: Final = "ready.json"
+HOLDER_FILE: Final = "holder"
+METRICS_FOLDER: Final = "metrics"
 
 
 class Ready(msgspec.Struct, frozen=True):
@@ -49,6 +52,20 @@ def sole_instance(config: Config) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def lease_holder(config: Config) -> str:
+    """The name under which this folder's hub takes the store's lease: the same after a crash, so that a restarted writer need
+    not wait for its predecessor's lease, which the folder's lock shows to be dead. Another folder or machine has another."""
+    path = config.run_folder / HOLDER_FILE
+    try:
+        known = path.read_text().strip()
+    except FileNotFoundError:
+        known = ""
+    if not known:
+        known = os.urandom(8).hex()
+        write_private(path, known.encode())
+    return f"{socket.gethostname()[:40]}-{known[:32]}"
 
 
 def write_running(config: Config) -> Path:

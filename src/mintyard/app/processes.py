@@ -16,26 +16,25 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import structlog
 import uvloop
 
-from mintyard.app.assembly import METRICS_FOLDER, LeaderSide
-from mintyard.app.channel_server import ChannelServer
 from mintyard.app.config import Config
-from mintyard.app.instance import read_running
+from mintyard.app.instance import METRICS_FOLDER, read_running
 from mintyard.app.journal_store import open_store
-from mintyard.app.planner import Planner, open_planner
-from mintyard.app.projector import Lag, run_projector
 from mintyard.app.questions import Counts, CountState
-from mintyard.app.read_model.database import open_read_model
 from mintyard.app.sockets import PLANNER_SOCKET, socket_path
-from mintyard.app.warmup import warm_up
 from mintyard.domain.errors import Exit, MintyardError, Unavailable
 from mintyard.telemetry.logs import configure_logs
 from mintyard.telemetry.metrics import leave, ledger_lines
 
+if TYPE_CHECKING:
+    from mintyard.app.planner import Planner
+    from mintyard.app.projector import Lag
+
+# Each role imports what it needs by itself: a process starts faster without SQL or kernels that it never uses.
 _log = structlog.get_logger(__name__)
 _RETRY_S: Final = 0.2
 _PUBLISH_S: Final = 15.0
@@ -50,6 +49,9 @@ def ready_file(config: Config, role: str) -> Path:
 
 def run_writer(config: Config) -> None:
     """Lead, or stand by, until told to stop."""
+    from mintyard.app.assembly import LeaderSide
+    from mintyard.app.warmup import warm_up
+
     sys.setswitchinterval(_SWITCH_S)
     warm_up()
 
@@ -87,6 +89,9 @@ def run_writer(config: Config) -> None:
 
 def run_projection(config: Config) -> None:
     """Follow the journal into the read model until told to stop."""
+    from mintyard.app.projector import run_projector
+    from mintyard.app.read_model.database import open_read_model
+
     stop = _stop_event()
     store = _patiently(lambda: open_store(config.store_url), stop)
     model = _patiently(lambda: open_read_model(config.read_model_url, migrate=True), stop)
@@ -104,6 +109,10 @@ def run_projection(config: Config) -> None:
 
 def run_planner(config: Config) -> None:
     """Follow the journal in memory and answer questions about it until told to stop."""
+    from mintyard.app.channel_server import ChannelServer
+    from mintyard.app.planner import open_planner
+    from mintyard.app.warmup import warm_up
+
     stop = _stop_event()
     store = _patiently(lambda: open_store(config.store_url), stop)
     planner = _patiently(lambda: open_planner(store), stop) if store is not None else None

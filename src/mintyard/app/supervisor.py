@@ -27,6 +27,7 @@ import mintyard
 from mintyard.app.bootstrap import prepare_folder
 from mintyard.app.config import Config
 from mintyard.app.instance import Ready, clear_ready, sole_instance, write_ready, write_running
+from mintyard.app.kernel_cache import use_kernel_cache
 from mintyard.domain.errors import Exit, InvalidRequest
 
 _log = structlog.get_logger(__name__)
@@ -107,6 +108,7 @@ class Supervisor:
 
     async def run(self) -> Exit:
         prepare_folder(self.config)
+        use_kernel_cache(self.config.path / "cache")
         with sole_instance(self.config):
             clear_ready(self.config)
             listening = listen(self.config)
@@ -156,20 +158,20 @@ class Supervisor:
     # --- starting and watching --------------------------------------------------------------------------------------
 
     async def _start(self) -> bool:
-        """Bring all up in order; False when that failed or was broken off."""
-        for group in ([self.writer, *self.tailers], self.workers):
-            for child in group:
-                child.start()
-                self._watchers.append(asyncio.create_task(self._watch(child)))
-            deadline = time.monotonic() + START_TIMEOUT_S
-            while not all(child.is_ready for child in group):
-                if self._stopping.is_set():
-                    return False
-                if time.monotonic() > deadline:
-                    slow = ", ".join(child.name for child in group if not child.is_ready)
-                    self._fail(f"{slow} did not come up within {START_TIMEOUT_S:.0f} s")
-                    return False
-                await asyncio.sleep(_LOOK_S)
+        """Bring all up, each waiting by itself for what it needs; False when that failed or was broken off."""
+        group = [self.writer, *self.tailers, *self.workers]
+        for child in group:
+            child.start()
+            self._watchers.append(asyncio.create_task(self._watch(child)))
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while not all(child.is_ready for child in group):
+            if self._stopping.is_set():
+                return False
+            if time.monotonic() > deadline:
+                slow = ", ".join(child.name for child in group if not child.is_ready)
+                self._fail(f"{slow} did not come up within {START_TIMEOUT_S:.0f} s")
+                return False
+            await asyncio.sleep(_LOOK_S)
         return True
 
     async def _watch(self, child: Child) -> None:

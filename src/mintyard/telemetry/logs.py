@@ -107,6 +107,8 @@ def configure_logs(
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
+    for library in ("alembic", "asyncio", "uvicorn"):
+        logging.getLogger(library).setLevel(max(logging.WARNING, root.level))
     structlog.contextvars.clear_contextvars()
     if process:
         _name_process(process)
