@@ -82,6 +82,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Commands taken and not answered, beyond which the hub is overloaded."""
     stop_s: Annotated[float, Meta(ge=0.0, le=3_600.0)] = 30.0
     """How long an orderly stop may take."""
+    restart_pause_s: Annotated[float, Meta(ge=0.05, le=3_600.0)] = 10.0
+    """The longest pause before a process of the hub that keeps dying is started again."""
 
     @property
     def path(self) -> Path:

@@ -34,7 +34,6 @@ _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG: Final = 1
 _LIVED_LONG_S: Final = 30.0
 _FIRST_PAUSE_S: Final = 0.1
-_MAX_PAUSE_S: Final = 10.0
 MAX_FIRST_TRIES: Final = 3
 START_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.05
@@ -53,6 +52,7 @@ class Child:
         self.tries = 0
         self.was_ready = False
         self._pass_fds = pass_fds
+        self._longest_pause_s = config.restart_pause_s
         self._started_at = 0.0
 
     def start(self) -> None:
@@ -87,7 +87,7 @@ class Child:
     def pause_s(self) -> float:
         """How long to wait before it is started again."""
         self.tries = 0 if time.monotonic() - self._started_at > _LIVED_LONG_S else self.tries + 1
-        return min(_FIRST_PAUSE_S * 2 ** min(self.tries, 10), _MAX_PAUSE_S)
+        return min(_FIRST_PAUSE_S * 2 ** min(self.tries, 10), self._longest_pause_s)
 
 
 def _end_with_parent() -> None:
