@@ -15,12 +15,19 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, create_engine, event, select
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    NotSupportedError,
+    ProgrammingError,
+)
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from mintyard.app.read_model import schema
 from mintyard.app.read_model.rows import CursorRow
-from mintyard.domain.errors import InvalidRequest, NotCaughtUp, StoreUnavailable
+from mintyard.domain.errors import InvalidRequest, InvariantBroken, NotCaughtUp, StoreUnavailable
 
 DEFAULT_WAIT_MS: Final = 2_000
 """How long a reader waits for the record that it asked for."""
@@ -73,10 +80,14 @@ class ReadModel:
     def write(self) -> Iterator[Connection]:
         """A connection in one write transaction, committed at the end; one writer at a time."""
         with translated(), self.engine.connect() as connection:
+            postgres = self.dialect == "postgresql"
+            if postgres:
+                # What is read must be as of after the lock was got, not as of when it was asked for.
+                connection.execution_options(isolation_level="READ COMMITTED")
             connection.info["write"] = True
             try:
                 with connection.begin():
-                    if self.dialect == "postgresql":
+                    if postgres:
                         connection.exec_driver_sql("SELECT pg_advisory_xact_lock(%s)", (_MIGRATION_LOCK,))
                     yield connection
             finally:
@@ -100,8 +111,11 @@ def translated() -> Iterator[None]:
     except PoolTimeout as error:
         raise StoreUnavailable(why="all connections to the read model are in use") from error
     except DBAPIError as error:
-        why = str(error.orig).strip().splitlines()
-        raise StoreUnavailable(why=f"read model: {why[0] if why else type(error.orig).__name__}") from error
+        lines = str(error.orig).strip().splitlines()
+        why = f"read model: {lines[0] if lines else type(error.orig).__name__}"
+        if isinstance(error, (DataError, IntegrityError, NotSupportedError, ProgrammingError)):
+            raise InvariantBroken(why=why) from error
+        raise StoreUnavailable(why=why) from error
 
 
 def open_read_model(

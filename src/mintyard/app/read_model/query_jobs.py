@@ -93,7 +93,7 @@ def _matching(within: str, wanted: JobFilter, only: tuple[int, ...] | None) -> S
         stem = name.removesuffix("*")
         matches = jobs.name == name
         if stem != name:
-            matches = jobs.name.between(stem, stem + "\U0010ffff")
+            matches = (jobs.name >= stem) & (jobs.name <= stem + "\U0010ffff")
         conditions.append(matches)
     if wanted.token:
         conditions.append(jobs.token == check_text(wanted.token))

@@ -33,7 +33,7 @@ from mintyard.domain.ledger.book import LEDGER_ACCOUNTS
 from mintyard.domain.lifecycle import ACCOUNT, GRANT, HOLD
 from mintyard.domain.units import Unit
 
-_LOW_BITS: Final = 31
+_HALF: Final = 2**31
 _SOURCES: Final = ("issued", "refunds")
 """Ledger accounts that feed a grant: what left them is what was granted or refunded."""
 _END: Final = 2**63 - 1
@@ -278,11 +278,11 @@ def statement(
 def _sums(connection: Connection, condition: ColumnElement[bool]) -> Sums:
     """Exact sums by (debit, credit): high and low parts apart, since a sum of few postings may pass 64 bits."""
     postings = schema.postings.c
-    high = func.sum(postings.amount.op(">>")(_LOW_BITS))
-    low = func.sum(postings.amount.op("&")((1 << _LOW_BITS) - 1))
+    high = func.sum(postings.amount // _HALF)
+    low = func.sum(postings.amount % _HALF)
     query = select(postings.debit, postings.credit, high, low).where(condition)
     return {
-        (debit, credit): (int(top) << _LOW_BITS) + int(rest)
+        (debit, credit): int(top) * _HALF + int(rest)
         for debit, credit, top, rest in connection.execute(query.group_by(postings.debit, postings.credit))
     }
 

@@ -1,0 +1,95 @@
+"""The projector as a process: killed at any moment, it goes on and tells the same as one that never stopped."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.unit.read_model_run import Run
+
+from mintyard.app.journal_store import open_store
+from mintyard.app.projector import dump, open_projector, rebuild, run_projector
+from mintyard.app.read_model import open_read_model, queries
+from mintyard.app.tailer import Tailer
+
+
+def copied(run: Run, url: str, upto: int | None = None) -> None:
+    """The run's records in the store at `url`, as far as they are not there yet."""
+    store = open_store(url)
+    lease = store.acquire("copier", 60_000)
+    assert lease is not None
+    head = store.head()
+    for record in run.store.read(head.seq if head else 0, (upto or 10**6) - (head.seq if head else 0)):
+        store.append(lease.term, [record])
+    store.release(lease)
+    store.close()
+
+
+def project(store_url: str, model_url: str) -> None:
+    """What the killed process runs."""
+    run_projector(open_store(store_url), open_read_model(model_url, migrate=True), threading.Event())
+
+
+@pytest.mark.slow
+def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
+    run = Run(21)
+    run.term = 1
+    run.found()
+    run.play(400)
+    assert run.head is not None
+    store_url, model_url = f"sqlite:///{tmp_path}/hub.db", f"sqlite:///{tmp_path}/read.db"
+    copied(run, store_url, 20)
+    spawn = multiprocessing.get_context("spawn")
+    chance = random.Random(5)
+    for upto in range(60, 300, 40):
+        child = spawn.Process(target=project, args=(store_url, model_url))
+        child.start()
+        copied(run, store_url, upto)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and not (tmp_path / "read.db").exists():
+            time.sleep(0.005)
+        time.sleep(chance.uniform(0, 0.2))
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join(10)
+    copied(run, store_url)
+    store, model = open_store(store_url), open_read_model(model_url, migrate=True)
+    Tailer(store, open_projector(store, model)).catch_up()
+    other = open_read_model(f"sqlite:///{tmp_path}/other.db", migrate=True)
+    rebuild(store, other)
+    assert dump(model) == dump(other)
+    assert queries.totals(model).even
+    assert queries.position(model).seq == run.head.seq
+    for opened in (store, model, other):
+        opened.close()
+
+
+@pytest.mark.slow
+def test_a_reader_in_another_process_sees_its_write(tmp_path: Path) -> None:
+    """Writer and reader here, the projector elsewhere: `min_seq` is all that the reader needs."""
+    run = Run(22)
+    run.term = 1
+    run.found()
+    store_url, model_url = f"sqlite:///{tmp_path}/hub.db", f"sqlite:///{tmp_path}/read.db"
+    copied(run, store_url)
+    open_read_model(model_url, migrate=True).close()
+    spawn = multiprocessing.get_context("spawn")
+    child = spawn.Process(target=project, args=(store_url, model_url))
+    child.start()
+    reader = open_read_model(model_url, wait_ms=30_000)
+    try:
+        for _ in range(10):
+            run.play(3)
+            copied(run, store_url)
+            assert run.head is not None
+            assert queries.totals(reader, min_seq=run.head.seq).seq == run.head.seq
+    finally:
+        reader.close()
+        child.kill()
+        child.join(10)
