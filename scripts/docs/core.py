@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any, get_args
 
 import msgspec
+from scripts.docs.ladders import ladder, mermaid
+from scripts.docs.markdown import annotation, class_fields, code, module_names, page, prose, table
 
 from mintyard.domain import commands, errors, events, lifecycle, limits
 from mintyard.domain.errors import Broken, Conflict, Exit, Refused, Unavailable
-from scripts.docs.ladders import ladder, mermaid
-from scripts.docs.markdown import annotation, class_fields, code, module_names, page, prose, table
 
 _FAMILIES = (
     (Refused, "Refused", "Yours to correct: as it is, the request can't be granted."),
@@ -32,9 +33,11 @@ def pages() -> dict[str, str]:
 
 def _life_cycles() -> str:
     parts = [
-        "Every change of state in the core goes through these tables (`domain/lifecycle.py`); a move that is not in them "
-        "raises `illegal_transition`. Each drawing has a column for a state and a row for a move; a thick bar begins a "
-        "move that several states have."
+        (
+            "Every change of state in the core goes through these tables (`domain/lifecycle.py`); a move that is not in them "
+            "raises `illegal_transition`. Each drawing has a column for a state and a row for a move; a thick bar begins a "
+            "move that several states have."
+        )
     ]
     for cycle in lifecycle.ALL:
         rows = [(code(source), code(by), code(to)) for (source, by), to in cycle.moves.items()]
@@ -50,9 +53,11 @@ def _life_cycles() -> str:
 
 def _errors() -> str:
     parts = [
-        "Each error has one class, and from it come the problem document over HTTP "
-        "([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)), the exit status of the command line and the exception of "
-        "the SDK. `code` and parameters (`{...}`) are stable; messages may be worded better.",
+        (
+            "Each error has one class, and from it come the problem document over HTTP "
+            "([RFC 9457](https://www.rfc-editor.org/rfc/rfc9457)), the exit status of the command line and the exception of "
+            "the SDK. `code` and parameters (`{...}`) are stable; messages may be worded better."
+        ),
         "## Exit status",
         table(("status", "name"), [(int(status), status.name.lower()) for status in Exit]),
     ]
@@ -97,7 +102,7 @@ def _fields(kind: Any) -> str:
 
 
 def _annotation(kind: type, field: str) -> str:
-    owner = next(base for base in kind.__mro__ if field in base.__dict__.get("__annotations__", {}))
+    owner = next(base for base in kind.__mro__ if field in inspect.get_annotations(base))
     return annotation(owner, field)
 
 

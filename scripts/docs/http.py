@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mintyard.api.openapi import document
 from scripts.docs.markdown import code, page, prose, table
+
+from mintyard.api.openapi import document
 
 _PREFIX = "#/components/schemas/"
 _METHODS = ("get", "post", "patch")
@@ -19,8 +20,10 @@ def pages() -> dict[str, str]:
             operations[operation["tags"][0]].append((method.upper(), path, operation))
     parts = [
         made["info"]["description"],
-        "The hub serves this as OpenAPI 3.1 at `/api/v1/openapi.json`. Every operation may also answer with the problems "
-        "that [errors](errors.md) lists for its status; each one's own are named below.",
+        (
+            "The hub serves this as OpenAPI 3.1 at `/api/v1/openapi.json`. Every operation may also answer with the problems "
+            "that [errors](errors.md) lists for its status; each one's own are named below."
+        ),
     ]
     for tag, listed in operations.items():
         rows = [

@@ -6,11 +6,11 @@ Each field's example is read by the reader of job files while the page is made, 
 from __future__ import annotations
 
 import msgspec
+from scripts.docs.markdown import code, page, table
 
 from mintyard.wire import batch_flags
 from mintyard.wire.jobfile import FIELDS, parse_jobfile
 from mintyard.wire.jobs import Job
-from scripts.docs.markdown import code, page, table
 
 _NOW_NS = 1_767_225_600_000_000_000
 _ABOUT: dict[str, tuple[str, str]] = {

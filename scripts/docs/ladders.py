@@ -82,10 +82,14 @@ def ladder(cycle: LifeCycle) -> str:
     width = 2 * _MARGIN + _COLUMN * len(states)
     height = _TOP + _ROW * (len(drawn) + 1)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'role="img"><title>Life cycle of: {escape(cycle.what)}</title><style>{_STYLE}</style>',
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
-        'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 8 4 0 8z" class="dot"/></marker></defs>',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
+            f'role="img"><title>Life cycle of: {escape(cycle.what)}</title><style>{_STYLE}</style>'
+        ),
+        (
+            '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
+            'markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0 8 4 0 8z" class="dot"/></marker></defs>'
+        ),
         f'<rect width="{width}" height="{height}" fill="#fff"/>',
     ]
     for state in states:

@@ -10,11 +10,11 @@ import typing
 from typing import Any
 
 import msgspec
+from scripts.docs.markdown import class_fields, code, page, prose, table
 
 from mintyard.api.metrics import HttpMetrics, hub_lines
 from mintyard.app import assembly, config
 from mintyard.telemetry.metrics import WriterMetrics, ledger_lines
-from scripts.docs.markdown import class_fields, code, page, prose, table
 
 
 def pages() -> dict[str, str]:
@@ -60,7 +60,8 @@ def _kind(hint: Any) -> str:
         return " or ".join(code(value) for value in typing.get_args(hint))
     if typing.get_origin(hint) is dict:
         return "table"
-    assert isinstance(hint, type) and not isinstance(hint, types.GenericAlias)
+    assert isinstance(hint, type)
+    assert not isinstance(hint, types.GenericAlias)
     return {"str": "text", "int": "whole number", "float": "number"}[hint.__name__]
 
 
@@ -82,8 +83,10 @@ def _metrics() -> str:
         ),
     )
     shown = [
-        "`GET /metrics` on the hub's port, in Prometheus text form, needs no token. Names end with their unit; no label "
-        "holds what a caller chose."
+        (
+            "`GET /metrics` on the hub's port, in Prometheus text form, needs no token. Names end with their unit; no label "
+            "holds what a caller chose."
+        )
     ]
     for title, text, about in parts:
         rows = _families(text)
