@@ -1,0 +1,121 @@
+"""B3: throughput against the classic schedulers.
+
+(a) Control plane: submit -> durable -> placed -> dispatched to a no-op engine -> ended -> durable, through the production
+writer and store, with tokens and ceilings, holds on four accounts, settlement, chain, and a projector beside it. Open loop at
+three rates and closed loop; ours, round robin and a strict priority queue in one harness. `p99_ms` is scheduled arrival to
+order dispatched (durable by then), `complete_p99_ms` to the end being durable.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from bench.report import finish, median, table
+
+RATES = (2_450, 10_000, 20_000)
+OURS = ""
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(given: argparse.Namespace) -> None:
+    figures: dict[str, float] = {}
+    if given.quick:
+        _control_plane(figures, [("sqlite", "")], [("", (20_000,), 5.0), ("", (0,), 5.0)], 1)
+        _control_plane(
+            figures, [("sqlite", "")], [("round_robin", (0,), 3.0), ("priority_queue", (0,), 3.0)], 1
+        )
+    else:
+        stores = [("sqlite", ""), *_postgres()]
+        plans = [(name, (*RATES, 0), 10.0) for name in (OURS, "round_robin", "priority_queue")]
+        _control_plane(figures, stores, plans, given.runs)
+    finish("B3", figures)
+
+
+def _postgres() -> list[tuple[str, str]]:
+    """The throw-away server of `scripts/postgres.sh`, when its URL is given."""
+    url = os.environ.get("MINTYARD_TEST_POSTGRES", "")
+    if not url:
+        print("PostgreSQL left out: scripts/postgres.sh start DIR, then MINTYARD_TEST_POSTGRES=URL")
+    return [("postgresql", url)] if url else []
+
+
+def _control_plane(
+    figures: dict[str, float],
+    stores: list[tuple[str, str]],
+    plans: list[tuple[str, tuple[int, ...], float]],
+    runs: int,
+) -> None:
+    rows: list[list[Any]] = []
+    for store, url in stores:
+        for discipline, rates, seconds in plans:
+            for rate in rates:
+                results = [
+                    one_run(store=url, discipline=discipline, rate=rate, seconds=seconds, seed=seed)
+                    for seed in range(1, runs + 1)
+                ]
+                result = {
+                    name: median([one[name] for one in results])
+                    for name in results[0]
+                    if isinstance(results[0][name], (int, float)) and all(name in one for one in results)
+                }
+                lag = results[-1]["lag"]
+                rows.append(_row(store, discipline, rate, result, lag))
+                _note(figures, f"{discipline}." if discipline else "", store, rate, result, lag)
+    print(table(_HEADER, rows), flush=True)
+
+
+_HEADER = (
+    "store", "discipline", "offered/s", "done/s", "ack p50/p99/p99.9 ms", "dispatch p50/p99/p99.9 ms",
+    "complete p50/p99/p99.9 ms", "CPU us/task", "CPU share", "commits/s", "bytes/task", "projector lag ms", "unfinished",
+    "load",
+)  # fmt: skip
+
+
+def _row(store: str, discipline: str, rate: int, result: dict[str, float], lag: dict[str, Any]) -> list[Any]:
+    def times(name: str) -> str:
+        return " / ".join(f"{result.get(f'{name}_{q}_ms', float('nan')):.3g}" for q in ("p50", "p99", "p999"))
+
+    return [
+        store, discipline or "ours", f"{rate:,}" if rate else "closed loop", result["done_per_s"], times("ack"),
+        times("dispatch"), times("complete"), result["cpu_us"], result["cpu_share"], result["commits_per_s"],
+        result["bytes_per_task"], lag.get("age_ms", "-"), int(result["unfinished"]), result["load"],
+    ]  # fmt: skip
+
+
+def _note(
+    figures: dict[str, float],
+    prefix: str,
+    store: str,
+    rate: int,
+    result: dict[str, float],
+    lag: dict[str, Any],
+) -> None:
+    name = f"{prefix}{store}"
+    if rate:
+        for figure, key in (("p99_ms", "dispatch_p99_ms"), ("complete_p99_ms", "complete_p99_ms")):
+            if key in result:  # nothing of what arrived while measuring got so far
+                figures[f"{name}.{figure}.{rate}"] = result[key]
+        figures[f"{name}.done_per_s.{rate}"] = result["done_per_s"]
+        if lag and not prefix:
+            figures[f"{name}.projector_lag_ms.{rate}"] = lag["age_ms"]
+    else:
+        figures[f"{name}.saturation_per_s"] = result["done_per_s"]
+        figures[f"{name}.cpu_us_per_task"] = result["cpu_us"]
+        figures[f"{name}.commits_per_s"] = result["commits_per_s"]
+        figures[f"{name}.bytes_per_task"] = result["bytes_per_task"]
+
+
+def one_run(**settings: Any) -> dict[str, Any]:
+    """`bench.throughput.run` in a process of its own."""
+    environment = os.environ | {"PYTHONPATH": f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.throughput.run", json.dumps(settings)],
+        stdout=subprocess.PIPE, env=environment, cwd=_ROOT, check=True,
+    )  # fmt: skip
+    return json.loads(done.stdout.splitlines()[-1])
