@@ -164,3 +164,21 @@ def _cut(word: str, rest: list[str], where: str) -> tuple[str, str, str]:
             rest.pop()
         shown += closest(name, _VALUED.keys() | _SWITCHES.keys())
     return name, value, shown
+
+
+def separate(words: Sequence[str], where: str = "flags") -> tuple[list[str], list[str]]:
+    """The flags among `words`, each with its value, and the words that are none, in their order (sbatch's script and its
+    arguments). A single `-` is a word. Errors: `InvalidSpec` for a flag without its value."""
+    flags: list[str] = []
+    others: list[str] = []
+    rest = list(reversed(words))
+    while rest:
+        word = rest.pop()
+        if not word.startswith("-") or word == "-":
+            others.append(word)
+            continue
+        before = len(rest)
+        taken = list(reversed(rest))
+        _cut(word, rest, where)
+        flags += [word, *taken[: before - len(rest)]]
+    return flags, others
