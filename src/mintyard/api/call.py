@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from functools import partial
@@ -13,6 +14,7 @@ import msgspec
 from mintyard.api.access import Gate
 from mintyard.api.feed import Feed
 from mintyard.api.minter import Minter
+from mintyard.api.parameters import nearest
 from mintyard.api.sightings import Sighting
 from mintyard.api.streams import Streams
 from mintyard.app.link import Answer, Link
@@ -31,10 +33,10 @@ from mintyard.domain.replies import Refusal
 from mintyard.domain.tokens.authority import Authority, Scope
 from mintyard.ports.engine import AttemptKey, LogChunk
 from mintyard.ports.store import Record
-from mintyard.wire.jobs import explain
 
 T = TypeVar("T")
 MAX_KEY_CHARS: Final = 64
+_UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
 
 
 class LogReader(Protocol):
@@ -175,7 +177,7 @@ class Call:
         try:
             return decoder.decode(body)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise InvalidRequest(why=explain(error) if body else "it needs a JSON body") from None
+            raise InvalidRequest(why=_why(error, decoder.type) if body else "it needs a JSON body") from None
 
     # --- asking the hub --------------------------------------------------------------------------------------------
 
@@ -199,3 +201,11 @@ class Call:
         """As `look`, up to everything that this process has heard of: for what a write needs to know."""
         latest = max(self.min_seq, self.services.feed.durable_seq)
         return await self.run(query, self.services.model, *args, min_seq=latest, **kwargs)
+
+
+def _why(error: Exception, kind: Any) -> str:
+    """The decoder's message, with the field that was probably meant for an unknown one."""
+    text = str(error).rstrip(".")
+    unknown = _UNKNOWN.search(text)
+    # Deeper objects have other fields; the place in the message is help enough.
+    return text + nearest(unknown[1], kind.__struct_fields__) if unknown and " - at " not in text else text

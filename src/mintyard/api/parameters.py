@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -11,10 +12,15 @@ import msgspec
 from mintyard.domain.errors import InvalidRequest
 from mintyard.domain.limits import DEFAULT_PAGE_ROWS, MAX_PAGE_ROWS
 from mintyard.wire.bounds import MAX_NUMBER, parse_instant
-from mintyard.wire.jobs import closest
 
 MAX_QUERY_CHARS: Final = 4_096
 MAX_QUERY_FIELDS: Final = 64
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """` (did you mean 'gpus'?)` for the known name next to `name`, else nothing."""
+    found = difflib.get_close_matches(name[:64], list(known), n=1, cutoff=0.6)
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -111,7 +117,7 @@ def read_query(raw: bytes, declared: Mapping[str, Parameter]) -> dict[str, Any]:
     for name, value in pairs:
         parameter = declared.get(name)
         if parameter is None:
-            raise InvalidRequest(why=f"there is no parameter {name[:64]!r}{closest(name, declared)}")
+            raise InvalidRequest(why=f"there is no parameter {name[:64]!r}{nearest(name, declared)}")
         if name in seen:
             raise InvalidRequest(why=f"the parameter {name} is given twice")
         seen.add(name)

@@ -3,6 +3,7 @@ same table."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal
 
@@ -13,10 +14,18 @@ from mintyard.api.call import Call
 from mintyard.api.parameters import Parameter, integer, text
 from mintyard.domain.errors import MintyardError
 from mintyard.domain.tokens.authority import Scope
-from mintyard.wire.bounds import AccountId  # noqa: F401 (names the notation that `account` follows)
 
 PREFIX: Final = "/api/v1"
 Handler = Callable[..., Awaitable[Answer | Stream]]
+
+_JOB: Final = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?")
+
+
+def _job(text: str) -> str:
+    if not _JOB.fullmatch(text):
+        raise ValueError("must be a job's number such as 12 or 12_3")
+    return text
+
 
 PATH_PARAMETERS: Final[dict[str, Parameter]] = {
     "account": Parameter(
@@ -30,7 +39,7 @@ PATH_PARAMETERS: Final[dict[str, Parameter]] = {
     "hold": integer("hold", "A hold's number.", least=1),
     "job": Parameter(
         "job",
-        str,
+        _job,
         {"type": "string", "pattern": r"^[1-9][0-9]{0,17}(_[0-9]{1,9})?$"},
         "A job's number, an array's, or a task's as ARRAY_INDEX.",
         example="12_3",
@@ -43,7 +52,6 @@ PATH_PARAMETERS: Final[dict[str, Parameter]] = {
         "A token's id: that of its root block.",
         example="0f1e2d3c4b5a69788796a5b4c3d2e1f0",
     ),
-    "verb": Parameter("verb", str, {"type": "string"}),
 }
 
 

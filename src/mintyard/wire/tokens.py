@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from mintyard.domain.limits import DEFAULT_TOKEN_LIFE_HOURS, MAX_AMOUNT, MAX_TOKEN_LIFE_DAYS
+from mintyard.domain.limits import MAX_AMOUNT, MAX_TOKEN_LIFE_DAYS
 from mintyard.domain.tokens.authority import Scope
 from mintyard.domain.units import Unit
 from mintyard.wire.bounds import AccountId, Amount, AmountOut, BlockId, Instant, Name, Number
@@ -27,14 +27,15 @@ class Caps(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 class MintToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Ask for a new token. Exactly one of `scopes` and `role`; `account` empty is the caller's own. `ceilings` are
-    cumulative over all uses of the token and everything narrowed from it; None in a list allows any."""
+    """Ask for a new token. Exactly one of `scopes` and `role`; `account` empty is the caller's own.
+    `ceilings` are cumulative over all uses of the token and everything narrowed from it; None in a list
+    allows any. Without `life_s` it lives 24 hours, or as long as the caller's token where that is shorter."""
 
     account: AccountId | None = None
     scopes: Annotated[tuple[Scope, ...], Meta(min_length=1, max_length=len(Scope))] | None = None
     role: Role | None = None
     name: Name = ""
-    life_s: Annotated[int, Meta(ge=1, le=MAX_TOKEN_LIFE_DAYS * 86_400)] = DEFAULT_TOKEN_LIFE_HOURS * 3_600
+    life_s: Annotated[int, Meta(ge=1, le=MAX_TOKEN_LIFE_DAYS * 86_400)] | None = None
     not_before: Instant | None = None
     caps: Caps = Caps()
     ceilings: dict[Unit, Amount] = {}

@@ -30,6 +30,7 @@ from mintyard.domain.errors import (
 )
 from mintyard.domain.ids import is_within
 from mintyard.domain.lifecycle import TOKEN
+from mintyard.domain.limits import DEFAULT_TOKEN_LIFE_HOURS
 from mintyard.domain.tokens.authority import ROLES, Caps, Scope
 from mintyard.domain.units import NS_PER_S
 from mintyard.wire import tokens as wire
@@ -59,6 +60,13 @@ def _scopes(body: wire.MintToken) -> tuple[Scope, ...]:
     return body.scopes if body.scopes is not None else ROLES[body.role or ""]
 
 
+def _end(body: wire.MintToken, most: int, now: int) -> int:
+    """When the new token ends; one that asks for no life of its own doesn't outlive its maker's."""
+    if body.life_s is None:
+        return min(now + DEFAULT_TOKEN_LIFE_HOURS * 3_600 * NS_PER_S, most)
+    return now + body.life_s * NS_PER_S
+
+
 @TOKENS.add(
     "POST",
     "/tokens",
@@ -85,7 +93,7 @@ async def mint_token(call: Call, body: wire.MintToken) -> Answer:
         account=account,
         scopes=frozenset(_scopes(body)),
         name=body.name,
-        expires_at=now + body.life_s * NS_PER_S,
+        expires_at=_end(body, bearer.expires_at, now),
         not_before=parse_instant(body.not_before, "not_before") if body.not_before else 0,
         caps=Caps(body.caps.gpus_milli, body.caps.cpus_milli, body.caps.memory_mib),
         ceilings=parse_amounts(body.ceilings),
