@@ -1,0 +1,331 @@
+"""Replay of a real trace: reads the files, drives the production core on a virtual clock with the ledger on, and reports.
+
+`replay` is the whole of it as a function; `main` is `mintyard replay`. No policy, price or rule of its own may enter: what a
+trace becomes is in `trace_replay_workload`, what happens in `trace_replay_run`, what is said about it in `trace_replay_report`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from mintyard.app import trace_replay_report as reports
+from mintyard.app.charts import clean
+from mintyard.app.journal_store import open_store
+from mintyard.app.trace_replay_hub import Journal, ReplayHub, balances, spent_at
+from mintyard.app.trace_replay_run import Run
+from mintyard.app.trace_replay_workload import Rules, Workload, make_workload, synthetic_nodes
+from mintyard.app.traces import open_trace, sample_trace
+from mintyard.app.warmup import warm_up
+from mintyard.domain.errors import Exit, InvalidRequest, InvariantBroken, MintyardError
+from mintyard.domain.scheduling.scoring import Policy
+from mintyard.domain.snapshot import state_hash
+from mintyard.domain.units import Unit, format_amount, parse_amount
+from mintyard.ports.traces import Trace
+
+Progress = Callable[[int, int], None]
+SYNTHETIC: Final = "synthetic:"
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:")
+
+
+class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What to replay and how. Without `file` it is the openb sample that the package ships.
+
+    `nodes`: a file in openb's form, or `synthetic:GPUSxNODES[,CPUS[,MEMORY_GB]]`. `balance`: money for each tenant as a
+    decimal; empty is enough for everything. `journal`: a folder or a store's URL. `plot`: an SVG file to write. `rules`
+    and their meaning: `trace_replay_workload`."""
+
+    file: str = ""
+    nodes: str = ""
+    policy: Policy = Policy.STRANDED
+    rules: Rules = Rules()
+    balance: str = ""
+    journal: str = ""
+    plot: str = ""
+
+
+def _silent(done: int, total: int) -> None:
+    return
+
+
+def replay(options: ReplayOptions, progress: Progress = _silent) -> reports.TraceReport:
+    """Replay a trace to its end. `progress(done, total)` is called now and then, counted in jobs.
+
+    Deterministic: equal files and options give the same report but for the times of this machine, and the same state hash.
+    Errors: `NotFound`, `TraceMalformed`, `InvalidRequest`, `InvalidAmount`, `Infeasible` before anything is written;
+    `AlreadyExists` for a journal that has records, and those of the store."""
+    if options.plot and not options.plot.lower().endswith(".svg"):
+        raise InvalidRequest(why=f"plot {options.plot!r} is no .svg file; SVG is what there is")
+    balance = parse_amount(options.balance, Unit.MONEY) if options.balance else None
+    trace, source = read_trace(options)
+    nodes = synthetic_nodes(options.nodes) if options.nodes.startswith(SYNTHETIC) else trace.nodes
+    workload = make_workload(trace, nodes, options.rules, source)
+    warm_up()
+    with _journal(options.journal) as journal:
+        run, wall_s, cpu_s = _drive(workload, options, balance, journal, progress)
+        if journal is not None:
+            journal.flush()
+        report = _report(run, options, trace, journal, (wall_s, cpu_s))
+    if options.plot:
+        _write(Path(options.plot), reports.plot(report, run.measures, run.total))
+    return report
+
+
+def read_trace(options: ReplayOptions) -> tuple[Trace, str]:
+    """The trace and its file's name for people."""
+    named = "" if options.nodes.startswith(SYNTHETIC) else options.nodes
+    if not options.file:
+        pods, nodes = sample_trace()
+        return open_trace(pods, named or nodes), "the openb sample"
+    return open_trace(options.file, named or None), options.file
+
+
+@contextmanager
+def _journal(place: str) -> Iterator[Journal | None]:
+    """The journal at a folder or URL, empty when it comes. What is left to write is lost when the replay breaks off."""
+    if not place:
+        yield None
+        return
+    if _SCHEME.match(place) is None:
+        # Where a hub whose folder this is keeps it: `mintyard journal verify` finds it there.
+        path = Path(place).expanduser().absolute() / "journal" / "journal.db"
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        except OSError as error:
+            raise InvalidRequest(why=f"{place!r} can't be a folder ({error.strerror})") from error
+        place = f"sqlite:///{path}"
+    store = open_store(place)
+    try:
+        journal = Journal(store)
+        try:
+            yield journal
+        finally:
+            journal.release()
+    finally:
+        store.close()
+
+
+def _drive(
+    workload: Workload,
+    options: ReplayOptions,
+    balance: int | None,
+    journal: Journal | None,
+    progress: Progress,
+) -> tuple[Run, float, float]:
+    """The run at its end, and what it took: wall time and CPU time in s."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    hub = ReplayHub(journal)
+    _set_up(hub, workload, balance)
+    run = Run(hub, workload, options.policy, options.rules.fill, progress)
+    run.go()
+    hub.state.ledger.check()
+    cost = sum(tally.cost for tally in run.measures.tenants.values())
+    spent = spent_at(hub.state, workload.organisation)
+    if cost != spent:
+        raise InvariantBroken(why=f"the jobs cost {cost}, the organisation spent {spent}")
+    return run, time.perf_counter() - wall, time.process_time() - cpu
+
+
+def _set_up(hub: ReplayHub, workload: Workload, balance: int | None) -> None:
+    """Accounts, money at the organisation and at each tenant, and the machines."""
+    now, organisation = workload.start_ns, workload.organisation
+    hub.found("replay", [organisation, *workload.accounts], now)
+    needed = dict.fromkeys(workload.tenants, 0)
+    for arrival in workload.arrivals:
+        needed["/".join(arrival.account.split("/", 2)[:2])] += arrival.cost
+    hub.grant(organisation, max(sum(needed.values()), 1), "enough for everything", now)
+    for tenant, amount in needed.items():
+        if balance is None:
+            hub.grant(tenant, max(amount, 1), "enough for everything", now)
+        else:
+            hub.grant(tenant, max(balance, 1), "balance", now)
+    hub.join(workload.nodes, now)
+
+
+def _report(
+    run: Run, options: ReplayOptions, trace: Trace, journal: Journal | None, took: tuple[float, float]
+) -> reports.TraceReport:
+    measures, workload, state, total = run.measures, run.workload, run.hub.state, run.total
+    wall_s, cpu_s = took
+    tallies = measures.tenants.values()
+    head = journal.head if journal is not None else None
+    rules = options.rules
+    return reports.TraceReport(
+        trace=Path(options.file).name if options.file else "the openb sample",
+        policy=options.policy.value,
+        seed=rules.seed,
+        load=rules.load,
+        fill=rules.fill,
+        cluster=reports.Cluster(
+            len(workload.nodes), total.gpus_milli // 1_000, total.cpus_milli, total.memory_mib
+        ),
+        jobs=len(workload.arrivals),
+        done=sum(tally.done for tally in tallies),
+        timed_out=sum(tally.timed_out for tally in tallies),
+        running=len(state.jobs) - len(state.queue),
+        pending=len(state.queue),
+        refused=dict(sorted(measures.refused.items())),
+        skipped=workload.skipped,
+        assumed=workload.assumed,
+        wait_ms=reports.spread(measures.waits_ms),
+        bounded_slowdown=reports.spread(measures.slowdowns),
+        utilisation=reports.utilisation(measures, total, workload.arrivals[-1].at_ms, run.last_ms),
+        makespan_ms=run.last_ms,
+        currency=state.currency,
+        cost=format_amount(sum(tally.cost for tally in tallies), Unit.MONEY),
+        tenants=len(measures.tenants),
+        top_tenants=reports.tenant_lines(measures),
+        ledger=balances(state, workload.organisation),
+        records=run.hub.seq,
+        state_hash=state_hash(state).hex(),
+        wall_s=round(wall_s, 3),
+        cpu_s=round(cpu_s, 3),
+        jobs_per_s=round(len(workload.arrivals) / max(wall_s, 1e-9), 1),
+        core_share=round(run.hub.core_ns / 1e9 / max(cpu_s, 1e-9), 4),
+        journal=reports.JournalLine(head.seq, head.chain.hex()) if head is not None else None,
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequest(why=f"{str(path)!r} can't be written ({error.strerror})") from error
+
+
+# --- command line -------------------------------------------------------------------------------------------------
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """`mintyard replay`; the exit status."""
+    arguments = _parser().parse_args(argv)
+    try:
+        options = _options(arguments)
+        if arguments.output == "json":
+            report = replay(options)
+            sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+        else:
+            report = show(options)
+    except MintyardError as error:
+        sys.stderr.write(f"{clean(str(error))}\n{clean(error.cure)}\n")
+        return int(error.exit_status)
+    except KeyboardInterrupt:
+        sys.stderr.write("Stopped.\n")
+        return int(Exit.CANCELLED)
+    return int(Exit.OK if report.exact else Exit.VERIFICATION)
+
+
+def show(options: ReplayOptions) -> reports.TraceReport:
+    """Replay with a progress bar (on a terminal only) and print the tables."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=Console(stderr=True),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    with bar:
+        task = bar.add_task("replaying", total=None)
+        report = replay(options, lambda done, total: bar.update(task, completed=done, total=total))
+    console = Console()
+    for table in reports.tables(report):
+        console.print(table)
+    if options.plot:
+        console.print(f"Plot written to {options.plot}", markup=False, highlight=False)
+    return report
+
+
+def _options(arguments: argparse.Namespace) -> ReplayOptions:
+    return ReplayOptions(
+        file=arguments.file,
+        nodes=arguments.nodes,
+        policy=Policy(arguments.policy),
+        rules=Rules(
+            arguments.limit,
+            arguments.load,
+            arguments.seed,
+            arguments.margin,
+            round(arguments.unknown_run_s * 1_000),
+            arguments.fill,
+        ),
+        balance=arguments.balance,
+        journal=arguments.journal,
+        plot=arguments.plot,
+    )
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not abs(value) < 1e12:
+        raise ValueError(text)
+    return value
+
+
+_finite.__name__ = "number"
+
+
+def _parser() -> argparse.ArgumentParser:
+    rules = Rules()
+    parser = argparse.ArgumentParser(
+        prog="mintyard replay",
+        description="Replay a cluster trace (openb CSV, Standard Workload Format, Philly CSV, plain or gzip) through the "
+        "production core with a virtual clock and the ledger on. Without FILE: the openb sample on 1,213 nodes.",
+    )
+    add = parser.add_argument
+    add("file", nargs="?", default="", metavar="FILE", help="the trace")
+    add(
+        "--nodes",
+        default="",
+        metavar="FILE|SPEC",
+        help="machines: openb CSV, or synthetic:GPUSxNODES[,CPUS[,GB]]",
+    )
+    add(
+        "--policy",
+        choices=[policy.value for policy in Policy],
+        default=Policy.STRANDED.value,
+        help="how nodes are chosen",
+    )
+    add("--limit", type=int, default=0, metavar="N", help="the first N jobs only")
+    add("--seed", type=int, default=rules.seed, help="of what is drawn at random (default %(default)s)")
+    add("--load", type=_finite, default=rules.load, metavar="FACTOR", help="jobs arrive FACTOR times as fast")
+    add(
+        "--margin",
+        type=_finite,
+        default=rules.margin,
+        metavar="FACTOR",
+        help="time limit = run time x FACTOR where unknown",
+    )
+    add(
+        "--unknown-run-s",
+        type=_finite,
+        default=rules.unknown_run_ms / 1_000,
+        metavar="S",
+        help="mean of unknown run times",
+    )
+    add(
+        "--fill",
+        action="store_true",
+        help="jobs in random order up to 130 %% of all GPUs; they never leave (FGD's fill)",
+    )
+    add("--balance", default="", metavar="MONEY", help="what each tenant has (default: enough)")
+    add("--journal", default="", metavar="DIR|URL", help="write the journal there")
+    add("--plot", default="", metavar="FILE.svg", help="write a plot of utilisation")
+    add("-o", "--output", choices=["table", "json"], default="table")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
