@@ -53,8 +53,9 @@ def source_of(module: str) -> str:
 
 
 def child(number: int, seeds: int, commands: int) -> int:
-    """Status 0 when nothing noticed the mutant."""
-    sys.meta_path.insert(0, MutatingFinder(MUTANTS[number]))
+    """Status 0 when nothing noticed the mutant. Number -1 is no mutant at all."""
+    if number >= 0:
+        sys.meta_path.insert(0, MutatingFinder(MUTANTS[number]))
     from mintyard.sim.__main__ import simulate
 
     for seed in range(1, seeds + 1):
@@ -96,6 +97,10 @@ def main() -> int:
     stale = [mutant for mutant in MUTANTS if mutant.old not in source_of(mutant.module)]
     if stale:
         print("these mutants do not occur in the source any more:", *stale, sep="\n  ")
+        return 1
+    noticed, how = attempt(-1, 2, options.commands)
+    if noticed:
+        print("the core without any mutant is not found sound:", how)
         return 1
     began = time.monotonic()
     numbers = options.only if options.only is not None else list(range(len(MUTANTS)))
