@@ -10,33 +10,7 @@ import msgspec
 
 from mintyard.cli.printer import colours_on
 from mintyard.cli.tables import plain
-from mintyard.domain.errors import Exit, MintyardError, Refused
-
-
-class UsageInvalid(Refused):
-    code = "usage_invalid"
-    status = 400
-    exit_status = Exit.USAGE
-    message = "{why}."
-    remedy = "See `{command} --help`."
-
-
-class ExtraMissing(Refused):
-    code = "extra_missing"
-    status = 501
-    exit_status = Exit.USAGE
-    message = (
-        "`{command}` needs the server half of mintyard, which is not installed here ({module} is missing)."
-    )
-    remedy = "Install it with `pip install 'mintyard[hub]'`."
-
-
-class FileUnreadable(Refused):
-    code = "file_unreadable"
-    status = 400
-    exit_status = Exit.USAGE
-    message = "{path} can't be read: {why}."
-    remedy = "Check the name and who may read it; `-` is standard input."
+from mintyard.domain.errors import MintyardError
 
 
 def asks_json(arguments: Sequence[str]) -> bool:

@@ -8,9 +8,9 @@ import sys
 from cyclopts import CycloptsError
 
 from mintyard.cli.application import application
-from mintyard.cli.problems import ExtraMissing, UsageInvalid, asks_json, report
+from mintyard.cli.problems import asks_json, report
 from mintyard.cli.work import TAIL
-from mintyard.domain.errors import Exit, MintyardError
+from mintyard.domain.errors import Exit, ExtraMissing, MintyardError, UsageInvalid
 
 INTERRUPTED = 130
 PIPE_CLOSED = 141

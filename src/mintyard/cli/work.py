@@ -14,8 +14,7 @@ import msgspec
 from cyclopts import Parameter
 from msgspec.structs import replace
 
-from mintyard.cli.problems import FileUnreadable
-from mintyard.domain.errors import InvalidSpec, TooLarge
+from mintyard.domain.errors import FileUnreadable, InvalidSpec, TooLarge
 from mintyard.domain.limits import MAX_BODY_BYTES
 from mintyard.wire.jobs import Job, to_request
 from mintyard.wire.launch import Launch

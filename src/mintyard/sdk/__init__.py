@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from mintyard.credentials import Context, CredentialStore, KeySet
-    from mintyard.domain.errors import MintyardError
+    from mintyard.domain.errors import AnswerUnreadable, HubUnreachable, JobNotSucceeded, MintyardError
     from mintyard.domain.units import Unit
     from mintyard.sdk.address import Address
     from mintyard.sdk.aio.hub import AsyncHub
     from mintyard.sdk.aio.submitted import AsyncSubmitted
-    from mintyard.sdk.errors import AnswerUnreadable, HubUnreachable, JobNotSucceeded
     from mintyard.sdk.offline import inspect, narrow, verify
     from mintyard.sdk.sync.hub import Hub
     from mintyard.sdk.sync.submitted import Submitted
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
 _HOMES: Final[dict[str, str]] = {
     "Address": "mintyard.sdk.address",
-    "AnswerUnreadable": "mintyard.sdk.errors",
+    "AnswerUnreadable": "mintyard.domain.errors",
     "Array": "mintyard.wire.jobs",
     "AsyncHub": "mintyard.sdk.aio.hub",
     "AsyncSubmitted": "mintyard.sdk.aio.submitted",
@@ -38,9 +37,9 @@ _HOMES: Final[dict[str, str]] = {
     "CredentialStore": "mintyard.credentials",
     "Dependency": "mintyard.wire.jobs",
     "Hub": "mintyard.sdk.sync.hub",
-    "HubUnreachable": "mintyard.sdk.errors",
+    "HubUnreachable": "mintyard.domain.errors",
     "Job": "mintyard.wire.jobs",
-    "JobNotSucceeded": "mintyard.sdk.errors",
+    "JobNotSucceeded": "mintyard.domain.errors",
     "KeySet": "mintyard.credentials",
     "Launch": "mintyard.wire.launch",
     "MintyardError": "mintyard.domain.errors",

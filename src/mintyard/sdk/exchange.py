@@ -14,8 +14,13 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from mintyard.domain.errors import IdempotencyKeyInvalid, LimitReached, MintyardError
-from mintyard.sdk.errors import AnswerUnreadable, HubUnreachable
+from mintyard.domain.errors import (
+    AnswerUnreadable,
+    HubUnreachable,
+    IdempotencyKeyInvalid,
+    LimitReached,
+    MintyardError,
+)
 from mintyard.sdk.request import Request, new_key
 from mintyard.wire.problems import MAX_PROBLEM_BYTES, MEDIA_TYPE, ProblemDetails, error_of
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mintyard.domain.errors import Exit
-from mintyard.sdk.errors import JobNotSucceeded
+from mintyard.domain.errors import Exit, JobNotSucceeded
 from mintyard.wire.submissions import ENDED, JobView
 
 _EXITS = {

@@ -7,6 +7,14 @@ made from these classes. Parameters are plain JSON values, named in the message,
 
 from __future__ import annotations
 
+from mintyard.domain.errors.client import (
+    AnswerUnreadable,
+    ExtraMissing,
+    FileUnreadable,
+    HubUnreachable,
+    JobNotSucceeded,
+    UsageInvalid,
+)
 from mintyard.domain.errors.families import (
     REGISTRY,
     Broken,
@@ -99,6 +107,7 @@ __all__ = [
     "REGISTRY",
     "AccountClosed",
     "AlreadyExists",
+    "AnswerUnreadable",
     "Broken",
     "BudgetTooSmall",
     "CapExceeded",
@@ -112,10 +121,13 @@ __all__ = [
     "DependencyUnknown",
     "EngineUnavailable",
     "Exit",
+    "ExtraMissing",
     "Fault",
     "Fenced",
+    "FileUnreadable",
     "FolderInUse",
     "Forbidden",
+    "HubUnreachable",
     "IdempotencyKeyInvalid",
     "IdempotencyKeyReused",
     "IllegalTransition",
@@ -125,6 +137,7 @@ __all__ = [
     "InvalidRequest",
     "InvalidSpec",
     "InvariantBroken",
+    "JobNotSucceeded",
     "JournalGap",
     "KeyRingDamaged",
     "KeyRingExposed",
@@ -164,6 +177,7 @@ __all__ = [
     "TraceMalformed",
     "Unavailable",
     "Unknown",
+    "UsageInvalid",
     "VerificationFailed",
     "WaitTimeout",
     "Widening",

@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 
-from mintyard.domain.errors import InvalidSpec, WaitTimeout
+from mintyard.domain.errors import AnswerUnreadable, InvalidSpec, WaitTimeout
 from mintyard.sdk.aio.connection import AsyncConnection
 from mintyard.sdk.aio.listing import AsyncListing
-from mintyard.sdk.errors import AnswerUnreadable
 from mintyard.sdk.outcome import check_outcome, has_ended
 from mintyard.sdk.request import Request, get, instant, patch, post, segment
 from mintyard.sdk.submission import jobs_of, milliseconds

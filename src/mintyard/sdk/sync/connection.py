@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 
 import httpx
 
-from mintyard.domain.errors import MintyardError, Unavailable
+from mintyard.domain.errors import HubUnreachable, MintyardError, Unavailable
 from mintyard.sdk.address import Address, is_local
-from mintyard.sdk.errors import HubUnreachable
 from mintyard.sdk.event_stream import EventReader, ServerEvent
 from mintyard.sdk.exchange import DEFAULT_RETRY_S, Exchange, Journey, Pause, problem_of, retry_after_s
 from mintyard.sdk.request import Request
