@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, Select, select
 from mintyard.app.read_model import schema
 from mintyard.app.read_model.database import ReadModel
 from mintyard.app.read_model.paging import Paging
-from mintyard.app.read_model.reach import check_text, subtree
+from mintyard.app.read_model.reach import check_text, newest_first
 from mintyard.app.read_model.rows import ArrayRow, AttemptRow, JobRow
 from mintyard.app.read_model.views import (
     ArrayView,
@@ -67,22 +67,22 @@ def list_jobs(
     Errors: `InvalidRequest` for a filter or cursor that can't be, `NotFound` for an account that isn't the caller's."""
     limited = None if only is None else tuple(only)
     paging = Paging(("jobs", within, wanted, limited), after, rows)
-    query = _matching(within, wanted, limited)
+    conditions = _matching(within, wanted, limited)
     if (condition := paging.after(schema.jobs.c.id, descending=True)) is not None:
-        query = query.where(condition)
-    query = query.order_by(schema.jobs.c.id.desc()).limit(paging.rows + 1)
+        conditions.append(condition)
     with model.read(min_seq) as (connection, cursor):
+        page = newest_first(connection, schema.jobs, wanted.account or within, paging.rows + 1, conditions)
+        query = _joined().where(page).order_by(schema.jobs.c.id.desc())
         found = [_view(*_split(row)) for row in connection.execute(query)]
         return paging.page(found, lambda job: (job.job,), cursor.seq)
 
 
-def _matching(within: str, wanted: JobFilter, only: tuple[int, ...] | None) -> Select[Any]:
+def _matching(within: str, wanted: JobFilter, only: tuple[int, ...] | None) -> list[ColumnElement[bool]]:
+    """The conditions of a filter, apart from the account."""
     jobs = schema.jobs.c
     if wanted.account and not is_within(wanted.account, within):
         raise NotFound(what="account", name=check_text(wanted.account))
     conditions: list[ColumnElement[bool]] = []
-    if (reach := subtree(jobs.account, wanted.account or within)) is not None:
-        conditions.append(reach)
     if wanted.states:
         unknown = sorted(set(wanted.states) - set(JOB.states))
         if unknown:
@@ -105,7 +105,7 @@ def _matching(within: str, wanted: JobFilter, only: tuple[int, ...] | None) -> S
         conditions.append(jobs.submitted_at < _number(wanted.until))
     if only is not None:
         conditions.append(jobs.id.in_(only))
-    return _joined().where(*conditions)
+    return conditions
 
 
 def _joined() -> Select[Any]:

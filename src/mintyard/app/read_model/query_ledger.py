@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Select, func, select
+from sqlalchemy import ColumnElement, Connection, Select, func, literal_column, select
 
 from mintyard.app.read_model import schema
 from mintyard.app.read_model.database import ReadModel
 from mintyard.app.read_model.paging import Paging
-from mintyard.app.read_model.reach import check_text, reachable, subtree
+from mintyard.app.read_model.reach import check_text, newest_first, reachable, subtree
 from mintyard.app.read_model.rows import AccountRow, GrantRow, HoldRow, PostingRow, PriceRow
 from mintyard.app.read_model.views import (
     AccountView,
@@ -196,13 +196,18 @@ def list_holds(
     root = reachable(account, within)
     holds = schema.holds.c
     paging = Paging(("holds", within, account, state, job), after, rows)
-    conditions = [subtree(holds.account, root), paging.after(holds.id, descending=True)]
-    if state:
+    conditions: list[ColumnElement[bool]] = []
+    if (behind := paging.after(holds.id, descending=True)) is not None:
+        conditions.append(behind)
+    if state == HOLD.initial:
+        conditions.append(holds.state == literal_column(f"'{HOLD.initial}'"))  # as the partial index has it
+    elif state:
         conditions.append(holds.state == _known(state, HOLD.states, "a hold"))
     if job is not None:
         conditions.append(holds.job == _number(job))
-    query = _where(select(schema.holds), conditions).order_by(holds.id.desc()).limit(paging.rows + 1)
     with model.read(min_seq) as (connection, cursor):
+        page = newest_first(connection, schema.holds, root, paging.rows + 1, conditions)
+        query = select(schema.holds).where(page).order_by(holds.id.desc())
         found = [_hold_view(HoldRow(*row), within) for row in connection.execute(query)]
         return paging.page(found, lambda hold: (hold.hold,), cursor.seq)
 
@@ -269,7 +274,8 @@ def statement(
         if behind is not None:
             seq, ordinal = paging.key
             before = (postings.seq < seq) | ((postings.seq == seq) & (postings.ordinal <= ordinal))
-        opening = balance_from(unit, _sums(connection, here & before))
+        first = behind is None and since == 0
+        opening = Balance(unit) if first else balance_from(unit, _sums(connection, here & before))
         page = paging.page(found, lambda row: (row.seq, row.ordinal), cursor.seq)
     lines, closing = running(opening, page.rows)
     return Statement(owner, unit, since, until, opening, lines, closing, page.next, page.seq)

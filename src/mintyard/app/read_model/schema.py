@@ -223,6 +223,9 @@ holds = Table(
     Index("holds_job", "job", "attempt"),
 )
 
+_open = holds.c.state == "held"
+Index("holds_open", holds.c.account, holds.c.id, sqlite_where=_open, postgresql_where=_open)
+
 postings = Table(
     "postings",
     metadata,

@@ -102,6 +102,8 @@ def upgrade() -> None:
         sa.Column("expires_at", number(), nullable=False),
         sa.Column("closed_at", number(), nullable=False),
     )
+    held = sa.text("state = 'held'")
+    op.create_index("holds_open", "holds", ["account", "id"], sqlite_where=held, postgresql_where=held)
     op.create_index("holds_account", "holds", ["account", "id"])
     op.create_index("holds_job", "holds", ["job", "attempt"])
     op.create_table(
