@@ -36,6 +36,7 @@ DEFAULT_INVENTORY_S: Final = 10.0
 DEFAULT_POLL_S: Final = 1.0
 LOST_AFTER_S: Final = 30.0
 """An engine that is away for this long gets no new work: its nodes count as lost until it is back."""
+_LEAST_POLL_S: Final = 0.01
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 10.0
 
@@ -153,7 +154,7 @@ class EngineDispatch:
             self._mend = True
             self._away_since = self._away_since or time.monotonic()
         self._failed(self.name, what)
-        if not pause_s:
+        if pause_s < _FIRST_PAUSE_S:
             _log.warning("the engine failed; trying again", engine=self.name, what=what, error=str(error))
         return min(max(2 * pause_s, _FIRST_PAUSE_S), _MAX_PAUSE_S)
 
@@ -262,8 +263,10 @@ class EngineDispatch:
         while self._wait_to_lead(pause_s):
             try:
                 self._deliver(self._inventory())
+                asked_at = time.monotonic()
                 reports = self.engine.poll(self._poll_s)
-                pause_s = 0.0
+                # An engine may answer at once when it has nothing to say.
+                pause_s = 0.0 if reports or time.monotonic() - asked_at > _LEAST_POLL_S else _LEAST_POLL_S
             except EngineUnavailable as error:
                 pause_s = self._trouble("poll", error, pause_s)
                 self._lose_nodes()
@@ -329,7 +332,7 @@ class EngineDispatch:
                     for report in reports:
                         self._give((report,))
                 else:
-                    _log.error("a report broke the core and is dropped", report=reports[0], error=str(error))
+                    _log.error("a report broke the core and is dropped", reports=reports, error=str(error))
                 return
             except MintyardError:
                 with self._changed:

@@ -69,12 +69,12 @@ def hide_secrets(logger: Any, method: str, event: MutableMapping[str, Any]) -> M
 
 
 def configure_logs(
-    level: str = "info", form: str = "auto", process: str = "", stream: IO[str] | None = None
+    level: str = "info", form: str = "auto", process: str = "", to: IO[str] | None = None
 ) -> None:
     """Set up logging for this process: `form` is json, console or auto (console on a terminal). Lines go to stderr.
 
     `process` names the process in every line (writer, api, ...)."""
-    stream = stream or sys.stderr
+    stream: IO[str] = to or sys.stderr
     console = form == "console" or (form == "auto" and stream.isatty())
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,

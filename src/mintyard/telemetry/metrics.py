@@ -27,32 +27,32 @@ class WriterMetrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        one = {"registry": self.registry}
-        self.ticks = Counter("mintyard_ticks", "Ticks decided.", **one)
-        self.rounds = Counter("mintyard_scheduling_rounds", "Scheduling rounds planned.", **one)
+        registry = self.registry
+        self.ticks = Counter("mintyard_ticks", "Ticks decided.", registry=registry)
+        self.rounds = Counter("mintyard_scheduling_rounds", "Scheduling rounds planned.", registry=registry)
         self.tick_seconds = Histogram(
-            "mintyard_tick_seconds", "Time that a tick took to decide.", buckets=_SECONDS, **one
+            "mintyard_tick_seconds", "Time that a tick took to decide.", buckets=_SECONDS, registry=registry
         )
         self.commands = Counter(
             "mintyard_commands",
             "Commands by kind and outcome (ok, or the error's code).",
             ["kind", "outcome"],
-            **one,
+            registry=registry,
         )
-        self.commits = Counter("mintyard_commits", "Appends to the journal.", **one)
-        self.records = Counter("mintyard_records", "Records written to the journal.", **one)
+        self.commits = Counter("mintyard_commits", "Appends to the journal.", registry=registry)
+        self.records = Counter("mintyard_records", "Records written to the journal.", registry=registry)
         self.commit_seconds = Histogram(
-            "mintyard_commit_seconds", "Time from hand-over to durable.", buckets=_SECONDS, **one
+            "mintyard_commit_seconds", "Time from hand-over to durable.", buckets=_SECONDS, registry=registry
         )
         self.failures = Counter(
             "mintyard_commit_failures",
             "States discarded or leadership lost, by the error's code.",
             ["code"],
-            **one,
+            registry=registry,
         )
-        self.durable_seq = Gauge("mintyard_durable_seq", "The last durable record.", **one)
+        self.durable_seq = Gauge("mintyard_durable_seq", "The last durable record.", registry=registry)
         self.engine_errors = Counter(
-            "mintyard_engine_errors", "Failed calls to an engine.", ["engine", "call"], **one
+            "mintyard_engine_errors", "Failed calls to an engine.", ["engine", "call"], registry=registry
         )
         self._gauges: list[tuple[Gauge, Callable[[], float]]] = []
 
