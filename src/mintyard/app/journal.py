@@ -113,17 +113,22 @@ def stream(store: Store, after_seq: int = 0, batch: int = _READ_RECORDS) -> Iter
         after_seq = records[-1].seq
 
 
-def verify_store(store: Store, expected_head: Checkpoint | None = None) -> VerifyReport:
-    """Verify a whole journal against itself, the store's head row, its newest snapshot and `expected_head`.
-
-    A journal that grows meanwhile is fine: the head is taken first.
-    """
+def checkpoints(store: Store) -> list[Checkpoint]:
+    """What the store says beside its records: its head row and its newest snapshot. To be taken before the records are read."""
     known: list[Checkpoint] = []
     if (head := store.head()) is not None:
         known.append(Checkpoint(head.seq, head.chain))
     if (snapshot := store.load_snapshot(_ANY_SCHEMA)) is not None and snapshot.seq > 0:
         known.append(Checkpoint(snapshot.seq, snapshot.chain))
-    return verify(stream(store), expected_head, known=known)
+    return known
+
+
+def verify_store(store: Store, expected_head: Checkpoint | None = None) -> VerifyReport:
+    """Verify a whole journal against itself, the store's head row, its newest snapshot and `expected_head`.
+
+    A journal that grows meanwhile is fine: the head is taken first.
+    """
+    return verify(stream(store), expected_head, known=checkpoints(store))
 
 
 def _by_seq(known: Sequence[Checkpoint], start: Checkpoint) -> dict[int, bytes]:

@@ -90,7 +90,7 @@ def ls(
     until
         Only jobs submitted before this instant.
     limit
-        At most so many; 0 lists all.
+        At most so many (100); 0 lists all.
     watch
         Then show each change, until Ctrl-C.
     """
