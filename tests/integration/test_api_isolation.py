@@ -174,7 +174,7 @@ def without_name(answer: httpx.Response, name: str) -> tuple[int, str]:
         found["refusal"].pop("instance")
     text = json.dumps(found, sort_keys=True)
     for known in (plain, plain.split("/")[0]):
-        text = re.sub(rf"(?<![0-9.]){re.escape(known)}(?![0-9.])", "@", text)
+        text = re.sub(rf"(?<![0-9.]){re.escape(known)}(?!\.?[0-9])", "@", text)
     return answer.status_code, text
 
 
