@@ -44,6 +44,8 @@ class Journal:
     def __init__(self, store: Store) -> None:
         """Errors: `AlreadyExists` when the journal has records already, `StoreUnavailable` when another holds its lease."""
         self.store = store
+        if store.head() is not None:
+            raise AlreadyExists(what="A journal", name="at that place")
         lease = store.acquire(HOLDER, LEASE_MS)
         if lease is None:
             raise StoreUnavailable(why="another process holds the lease on this journal")
@@ -52,9 +54,6 @@ class Journal:
         self._waiting: list[Record] = []
         self._bytes = 0
         self.head: Record | None = None
-        if store.head() is not None:
-            store.release(lease)
-            raise AlreadyExists(what="A journal", name="at that place")
 
     def add(self, now: int, format: int, inputs: Sequence[Command], events: Sequence[AnyEvent]) -> None:
         self.head = make_record(self.head, self.lease.term, now, format, encode_body(inputs, events))
