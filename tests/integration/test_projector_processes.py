@@ -15,8 +15,11 @@ from tests.unit.read_model_run import Run
 
 from mintyard.app.journal_store import open_store
 from mintyard.app.projector import dump, open_projector, rebuild, run_projector
-from mintyard.app.read_model import open_read_model, queries
+from mintyard.app.read_model import ReadModel, open_read_model, queries
 from mintyard.app.tailer import Tailer
+
+START_S = 180
+"""A process that starts on a busy machine."""
 
 
 def copied(run: Run, url: str, upto: int | None = None) -> None:
@@ -36,6 +39,15 @@ def project(store_url: str, model_url: str) -> None:
     run_projector(open_store(store_url), open_read_model(model_url, migrate=True), threading.Event())
 
 
+def moved_from(model: ReadModel, seq: int) -> int:
+    """Where the read model is once the child has projected something more."""
+    deadline = time.monotonic() + START_S
+    while (now := queries.position(model).seq) <= seq:
+        assert time.monotonic() < deadline, "the projector does not start"
+        time.sleep(0.002)
+    return now
+
+
 @pytest.mark.slow
 def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     run = Run(21)
@@ -47,14 +59,15 @@ def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     copied(run, store_url, 20)
     spawn = multiprocessing.get_context("spawn")
     chance = random.Random(5)
+    open_read_model(model_url, migrate=True).close()
+    reader = open_read_model(model_url)
+    reached = 0
     for upto in range(60, 300, 40):
         child = spawn.Process(target=project, args=(store_url, model_url))
         child.start()
         copied(run, store_url, upto)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and not (tmp_path / "read.db").exists():
-            time.sleep(0.005)
-        time.sleep(chance.uniform(0, 0.2))
+        reached = moved_from(reader, reached)
+        time.sleep(chance.uniform(0, 0.05))
         assert child.pid is not None
         os.kill(child.pid, signal.SIGKILL)
         child.join(10)
@@ -66,7 +79,7 @@ def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     assert dump(model) == dump(other)
     assert queries.totals(model).even
     assert queries.position(model).seq == run.head.seq
-    for opened in (store, model, other):
+    for opened in (store, model, other, reader):
         opened.close()
 
 
@@ -84,6 +97,7 @@ def test_a_reader_in_another_process_sees_its_write(tmp_path: Path) -> None:
     child.start()
     reader = open_read_model(model_url, wait_ms=30_000)
     try:
+        moved_from(reader, 0)
         for _ in range(10):
             run.play(3)
             copied(run, store_url)

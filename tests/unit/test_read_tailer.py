@@ -11,7 +11,8 @@ from tests.unit.read_model_run import Run
 
 from mintyard.adapters.stores.memory import MemoryStore
 from mintyard.app.journal import Checkpoint
-from mintyard.app.tailer import START, Entry, Replica, Tailer, entries_after
+from mintyard.app.replica import Replica
+from mintyard.app.tailer import START, Entry, Tailer, entries_after
 from mintyard.domain import commands as c
 from mintyard.domain import snapshot
 from mintyard.domain.errors import StoreUnavailable, VerificationFailed

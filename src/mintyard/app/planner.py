@@ -17,7 +17,8 @@ import structlog
 from mintyard.app.explaining import explain_number
 from mintyard.app.questions import Counts, CountState, ExplainJob, Finding, Question, QuoteJobs
 from mintyard.app.quoting import quote_jobs
-from mintyard.app.tailer import Replica, Tailer
+from mintyard.app.replica import Replica
+from mintyard.app.tailer import Tailer
 from mintyard.domain.errors import InvalidRequest, InvariantBroken, NotCaughtUp, Unavailable
 from mintyard.domain.ledger.book import LEDGER_ACCOUNTS
 from mintyard.domain.state import State

@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 import structlog
 
-from mintyard.app.tailer import Replica, Tailer
+from mintyard.app.replica import Replica
+from mintyard.app.tailer import Tailer
 from mintyard.domain import snapshot
 from mintyard.domain.errors import InvariantBroken, Unavailable
 from mintyard.domain.limits import MAX_SNAPSHOT_BYTES, SNAPSHOTS_KEPT

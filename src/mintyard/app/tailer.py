@@ -1,7 +1,8 @@
 """Tailers: follow the journal from a cursor on, in the writer's process or another, and hand over verified, decoded records.
 
 A tailer reads by a store of its own and sees durable records only. It keeps no place of its own: its consumer's cursor moves
-when the consumer has taken a batch, so a batch that failed is handed over again. Nothing may be decided here.
+when the consumer has taken a batch, so a batch that failed is handed over again. Nothing may be decided
+here, and the core's kernels may not be loaded: a projector needs none of them.
 """
 
 from __future__ import annotations
@@ -15,12 +16,9 @@ import structlog
 
 from mintyard.app.journal import GENESIS, Checkpoint, verify
 from mintyard.app.record import decode_body
-from mintyard.app.recovery import from_snapshot
-from mintyard.domain import hub, snapshot
 from mintyard.domain.commands import Command
-from mintyard.domain.errors import MintyardError, Unavailable, VerificationFailed
+from mintyard.domain.errors import Unavailable
 from mintyard.domain.events import AnyEvent
-from mintyard.domain.state import State
 from mintyard.ports.store import Record, Store
 
 _log = structlog.get_logger(__name__)
@@ -122,46 +120,3 @@ def entries_after(at: Checkpoint, records: Sequence[Record]) -> list[Entry]:
         body = decode_body(record)
         entries.append(Entry(record, body.inputs, body.events))
     return entries
-
-
-class Replica:
-    """A state kept by folding. It changes only in `take`; whoever reads it meanwhile holds `lock`."""
-
-    def __init__(self, state: State | None = None, checkpoint: Checkpoint = START) -> None:
-        self.state = state or State()
-        self.checkpoint = checkpoint
-        self.lock = threading.RLock()
-        self.broken = False
-        """A record was folded in part: this state is of no use any more."""
-
-    @classmethod
-    def start(cls, store: Store) -> Replica:
-        """From the newest usable snapshot, or empty: tailing does the rest. The journal may grow meanwhile."""
-        kept = store.load_snapshot(snapshot.SCHEMA)
-        if kept is None:
-            return cls()
-        state, checkpoint = from_snapshot(store, kept)
-        return cls(state, checkpoint or START)
-
-    def take(self, entries: Sequence[Entry]) -> None:
-        """Fold; records taken before are skipped. `VerificationFailed` when one doesn't fit; then the replica is `broken`."""
-        for entry in entries:
-            with self.lock:
-                if entry.seq <= self.checkpoint.seq:
-                    continue
-                if entry.seq != self.checkpoint.seq + 1:
-                    raise VerificationFailed(
-                        seq=self.checkpoint.seq + 1, why=f"record {entry.seq} came instead"
-                    )
-                self._fold(entry)
-                self.checkpoint = Checkpoint(entry.seq, entry.record.chain)
-
-    def _fold(self, entry: Entry) -> None:
-        try:
-            hub.begin(self.state, entry.seq, entry.now)
-            for event in entry.events:
-                hub.apply(self.state, event)
-        except (MintyardError, LookupError, ValueError, TypeError, AttributeError) as error:
-            self.broken = True
-            why = f"its events don't fit the state before it ({type(error).__name__}: {error})"
-            raise VerificationFailed(seq=entry.seq, why=why) from error
