@@ -21,7 +21,8 @@ from mintyard.app.journal import stream, verify_store
 from mintyard.app.journal_store import open_store
 from mintyard.app.projector import dump, rebuild
 from mintyard.app.read_model.database import open_read_model
-from mintyard.app.tailer import Replica, Tailer
+from mintyard.app.replica import Replica
+from mintyard.app.tailer import Tailer
 from mintyard.domain import snapshot
 
 if TYPE_CHECKING:
