@@ -132,6 +132,5 @@ def _arrow(arrow: Arrow, at: dict[str, int], y: int) -> list[str]:
         )
         middle, anchor = (start + end) // 2, "middle"
     height = y + 4 if start == end else y - 5
-    for halo in (' class="halo"', ""):
-        parts.append(f'<text{halo} x="{middle}" y="{height}" text-anchor="{anchor}">{escape(label)}</text>')
-    return parts
+    text = f'x="{middle}" y="{height}" text-anchor="{anchor}">{escape(label)}</text>'
+    return [*parts, f'<text class="halo" {text}', f"<text {text}"]

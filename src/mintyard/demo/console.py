@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -11,13 +10,12 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from mintyard.demo.hub import RunningHub
 
 COMMAND_TIMEOUT_S: Final = 150.0
-_KEPT_LINES: Final = 30
 
 
 class DemoFailed(Exception):
@@ -37,53 +35,28 @@ class Console:
 
     # --- commands ---------------------------------------------------------------------------------------------------
 
-    def run(
-        self, line: str, *, expect: int = 0, live: bool = False, most_lines: int = 0, token: str = ""
-    ) -> str:
-        """Show and run `line`, a command of mintyard; its output. `live`: straight to the terminal, for progress bars.
-
-        `most_lines` shows only so many lines; `token` is used instead of the stored one."""
-        words = shlex.split(line)
+    def run(self, line: str, *, expect: int = 0, live: bool = False, most_lines: int = 0) -> str:
+        """Show `line` and run it in a shell; its output. `live`: straight to the terminal, for progress bars;
+        `most_lines`: show only so many."""
         self.say(self._bold(f"$ {line}"))
-        environment = self.environment | ({"MINTYARD_TOKEN": token} if token else {})
         if live and sys.stdout.isatty():
-            status, output = self._run_live(words, environment)
+            done = self._shell(line, None)
         else:
-            status, output = self._run(words, environment)
-            self._show(output, most_lines)
-        if status != expect:
-            raise DemoFailed(f"`{line}` ended with exit status {status}, expected was {expect}")
-        return output
+            done = self._shell(line, subprocess.STDOUT)
+            self._show(done.stdout, most_lines)
+        if done.returncode != expect:
+            raise DemoFailed(f"`{line}` ended with exit status {done.returncode}, expected was {expect}")
+        return done.stdout or ""
 
-    def ask(self, line: str, *, token: str = "") -> Any:
-        """The answer of a command as JSON, not shown."""
-        environment = self.environment | ({"MINTYARD_TOKEN": token} if token else {})
-        words = [*mintyard_command(), *shlex.split(line)[1:], "-o", "json"]
-        done = subprocess.run(
-            words, cwd=self.work, env=environment, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise DemoFailed(f"`{line}` ended with exit status {done.returncode}: {done.stderr.strip()}")
+    def _shell(self, line: str, errors: int | None) -> subprocess.CompletedProcess[str]:
+        """`errors`: what becomes of standard error; None leaves all output to the terminal."""
         try:
-            return json.loads(done.stdout)
-        except ValueError:
-            raise DemoFailed(f"`{line} -o json` answered no JSON: {done.stdout[:200]}") from None
-
-    def _run(self, words: list[str], environment: dict[str, str]) -> tuple[int, str]:
-        try:
-            done = subprocess.run(
-                [*mintyard_command(), *words[1:]], cwd=self.work, env=environment, text=True, stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=COMMAND_TIMEOUT_S, check=False,
+            return subprocess.run(
+                ["/bin/sh", "-c", line], cwd=self.work, env=self.environment, text=True, stdin=subprocess.DEVNULL,
+                stdout=None if errors is None else subprocess.PIPE, stderr=errors, timeout=COMMAND_TIMEOUT_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
-            raise DemoFailed(f"`{shlex.join(words)}` took more than {COMMAND_TIMEOUT_S:.0f} s") from None
-        return done.returncode, done.stdout
-
-    def _run_live(self, words: list[str], environment: dict[str, str]) -> tuple[int, str]:
-        command = [*mintyard_command(), *words[1:]]
-        done = subprocess.run(command, cwd=self.work, env=environment, timeout=COMMAND_TIMEOUT_S, check=False)
-        return done.returncode, ""
+            raise DemoFailed(f"`{line}` took more than {COMMAND_TIMEOUT_S:.0f} s") from None
 
     # --- what people read -------------------------------------------------------------------------------------------
 
@@ -116,9 +89,7 @@ class Console:
             f"{'Everything was as it must be' if well else 'Ended early'} after {seconds:.0f} s; no process is left."
         )
         home = shlex.quote(str(self.folder))
-        mintyard = (
-            shlex.quote(mintyard_command()[0]) if len(mintyard_command()) == 1 else "python -m mintyard.cli"
-        )
+        mintyard = shlex.quote(mintyard_command())
         self.say("Keep this hub, with its jobs, balances and journal, and start it again:")
         self.say(f"  {mintyard} up --folder {home}/hub")
         self.say(
@@ -139,10 +110,9 @@ class Console:
         return f"\x1b[1m{text}\x1b[0m" if self._colours else text
 
 
-def mintyard_command() -> list[str]:
-    """The installed `mintyard` beside this Python, or the module when there is no script."""
-    script = Path(sys.executable).parent / "mintyard"
-    return [str(script)] if script.exists() else [sys.executable, "-m", "mintyard.cli"]
+def mintyard_command() -> str:
+    """The installed `mintyard` beside this Python."""
+    return str(Path(sys.executable).parent / "mintyard")
 
 
 def client_environment(folder: Path) -> dict[str, str]:

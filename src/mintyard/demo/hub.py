@@ -30,7 +30,7 @@ engine = "local"
 name = "node"
 count = 2
 gpus = 2
-gpu_model = "virtual"
+gpu_model = "demo"
 """
 
 
@@ -61,7 +61,7 @@ class RunningHub:
         console.say(f"$ mintyard {' '.join(words)} &")
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [*mintyard_command(), *words], cwd=self.client, env=console.environment, stdin=subprocess.DEVNULL,
+                [mintyard_command(), *words], cwd=self.client, env=console.environment, stdin=subprocess.DEVNULL,
                 stdout=log, stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=_end_with_parent,
             )  # fmt: skip
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -112,7 +112,7 @@ class RunningHub:
         def run(*words: str) -> str:
             with suppress(subprocess.TimeoutExpired):
                 return subprocess.run(
-                    [*mintyard_command(), *words],
+                    [mintyard_command(), *words],
                     env=environment,
                     capture_output=True,
                     text=True,
