@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from mintyard.app.decisions import Look
@@ -40,6 +41,8 @@ _LEAST_POLL_S: Final = 0.01
 _FIRST_PAUSE_S: Final = 0.1
 _MAX_PAUSE_S: Final = 10.0
 
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(list[Report])
 Counter = Callable[[str, str], None]
 """Counts (engine, what failed)."""
 
@@ -315,9 +318,10 @@ class EngineDispatch:
         for at in range(0, len(reports), MAX_REPORTS_PER_COMMAND):
             chunk = tuple(
                 explain_end(report, self._lost) if isinstance(report, AttemptEnded) else report
-                for report in reports[at : at + MAX_REPORTS_PER_COMMAND]
+                for report in sound(reports[at : at + MAX_REPORTS_PER_COMMAND])
             )
-            self._give(chunk)
+            if chunk:
+                self._give(chunk)
 
     def _give(self, reports: tuple[Report, ...]) -> None:
         """Have the writer take them, however often it must be tried; then their ends may be acknowledged."""
@@ -349,6 +353,18 @@ class EngineDispatch:
             with self._changed:
                 self._ended.update(dict.fromkeys(ended))
                 self._changed.notify_all()
+
+
+def sound(reports: Sequence[Report]) -> list[Report]:
+    """The reports whose fields have the types they claim. An adapter's mistake must not get into the journal, where it could
+    not be read again; what is unsound is dropped, loudly."""
+    try:
+        return _decoder.decode(_encoder.encode(reports))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError) as error:
+        if len(reports) == 1:
+            _log.error("an engine's report is malformed and is dropped", report=reports[0], error=str(error))
+            return []
+    return [kept for report in reports for kept in sound((report,))]
 
 
 def _starts(state: State, keys: Sequence[AttemptKey]) -> list[Start]:

@@ -1,9 +1,9 @@
 """Writer: the one process that decides. Owns the state and the journal's chain; takes commands, ticks, and has them written.
 
 Apply first, speak after: a tick's events are applied at once, and nothing that depends on a record leaves before that
-record is durable - no answer, notice, order to an engine or view. While a commit is in flight the next ticks are decided; what piled
-up goes into the next append together. A commit that failed, or whose fate is unknown, ends the state: whoever waits gets an
-error, and a new state is recovered from the store on a fresh connection under a new term.
+record is durable - no answer, notice, order to an engine or view. While a commit is in flight the next ticks are decided;
+what piled up goes into the next append together. A commit that failed, or whose fate is unknown, ends the state: whoever
+waits gets an error, and a new state is recovered from the store on a fresh connection under a new term.
 
 Everything here runs in one event loop; the store has a thread of its own. Only `offer` may be called from other threads.
 """
@@ -25,6 +25,7 @@ from mintyard.app.clock import HubClock
 from mintyard.app.decisions import DEFAULT_ROUND_LIMIT, Decided, Decisions, Item, Look, Outcome, Sink
 from mintyard.app.leader import Leader
 from mintyard.app.link import Answer, Notice
+from mintyard.app.record import decode_body
 from mintyard.app.recovery import Recovered
 from mintyard.app.revocations import Revocations
 from mintyard.app.store_thread import StoreThread
@@ -72,7 +73,7 @@ class Phase(StrEnum):
 
 class WriterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """`tick_ms`: ticks under load are at least this far apart. `tick_budget_ms`: a tick takes no further command then.
-    `self_check`: compare kept and recovered state where both stand at the same record (tests)."""
+    `self_check` (tests): read each record back, compare kept and recovered state where both stand at the same record."""
 
     tick_ms: float = 2.0
     tick_budget_ms: float = 20.0
@@ -265,6 +266,8 @@ class Writer:
                 lambda: loop_time() > budget,
                 self.settings.max_commands_per_tick,
             )
+            if decided is not None and self.settings.self_check:
+                decode_body(decided.record)
         except Exception as error:  # noqa: BLE001 (any of them means that the state is half changed)
             self._break(decisions, error)
             return
