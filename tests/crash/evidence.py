@@ -62,11 +62,14 @@ class Evidence:
             self.faults.append(f"torn line {line!r}")
             return
         kind, (job, attempt, pid, at) = parts[0], map(int, parts[1:])
-        runs = self.runs[job, attempt]
         if kind == "S":
-            runs.append(Run(pid, at, 0, 0, False))
-        elif not runs:
-            self.faults.append(f"{kind} before S: job {job} attempt {attempt}")
+            self.runs[job, attempt].append(Run(pid, at, 0, 0, False))
+            return
+        runs = self.runs.get((job, attempt))
+        if not runs:
+            # Told to end before it came to say that it had begun.
+            if kind != "T":
+                self.faults.append(f"{kind} before S: job {job} attempt {attempt}")
         elif kind == "M":
             self.missing_inputs.append((job, attempt))
         elif runs[-1].ended == 0:

@@ -28,11 +28,7 @@ from mintyard.app.instance import Ready, read_ready
 from mintyard.credentials import Context
 
 ROLES = ("writer", "projector", "planner", "api-0", "api-1")
-_COMMAND = (
-    sys.executable,
-    "-c",
-    "import sys; from mintyard.app import config, supervisor; sys.exit(supervisor.run(config.load_config(), print))",
-)
+_COMMAND = (sys.executable, "-m", "mintyard.cli", "up")
 _SOURCE = Path(__file__).parents[2] / "src"
 START_TIMEOUT_S = 120.0
 _LOOK_S = 0.02
@@ -71,19 +67,28 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
-    """Everything alive that names the folder in its command line or environment: the hub, its fork server, its jobs."""
+    """Everything alive of the hub in `folder`: its processes, its fork server and supervisors, its jobs' commands."""
     found: list[psutil.Process] = []
-    name = str(folder)
+    me = psutil.Process()
+    spared = {me.pid, *(parent.pid for parent in me.parents())}
     for process in psutil.process_iter():
-        if process.pid == os.getpid():
-            continue
-        with suppress(psutil.Error):
-            if process.status() == psutil.STATUS_ZOMBIE:
-                continue
-            named = any(name in part for part in process.cmdline())
-            if named or process.environ().get("MINTYARD_FOLDER") == name:
+        with suppress(psutil.Error, OSError):
+            if (
+                process.pid not in spared
+                and process.status() != psutil.STATUS_ZOMBIE
+                and _is_of(process, folder)
+            ):
                 found.append(process)
     return found
+
+
+def _is_of(process: psutil.Process, folder: Path) -> bool:
+    """Not by a mere mention of the folder: an editor or a shell may name it as well."""
+    if str(folder / "engine") in process.cmdline():
+        return True
+    environ = process.environ()
+    is_job = "MINTYARD_JOB" in environ and Path(process.cwd()).is_relative_to(folder)
+    return is_job or environ.get("MINTYARD_FOLDER") == str(folder)
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float, what: str, pause_s: float = _LOOK_S) -> Any:
@@ -111,6 +116,7 @@ class LiveHub:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "mintyard.toml").write_text(toml(given))
         self.config = Config(folder=str(folder), **given)
+        self.environment = environment(folder)
 
     # --- its life ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +125,7 @@ class LiveHub:
             self.process = subprocess.Popen(
                 _COMMAND,
                 cwd=self.folder,
-                env=environment(self.folder),
+                env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -150,6 +156,15 @@ class LiveHub:
                 return False
 
         wait_for(ready, timeout_s, "the hub is ready")
+
+    def wait_for_restart(self, role: str, killed: int | None, timeout_s: float = START_TIMEOUT_S) -> int:
+        """Until another process has taken the place of `killed`; its pid."""
+
+        def another() -> int | None:
+            pid = self.pids().get(role)
+            return pid if pid != killed else None
+
+        return wait_for(another, timeout_s, f"{role} is started again")
 
     def stop(self, timeout_s: float = 60.0) -> int:
         assert self.process is not None
@@ -231,11 +246,11 @@ def _is_first(process: psutil.Process) -> bool:
 
 
 def _role_of(command: list[str]) -> str:
-    for part, following in zip(command, [*command[1:], ""], strict=True):
+    for at, part in enumerate(command[:-1]):
         if part == "mintyard.app.processes":
-            return following
+            return command[at + 1]
         if part == "--ready":
-            return Path(following).stem
+            return Path(command[at + 1]).stem
     return ""
 
 

@@ -7,14 +7,13 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 from tests.crash.checks import Report, check_all, check_meanwhile
 from tests.crash.evidence import Evidence
-from tests.crash.live_hub import LiveHub, processes_of, wait_for
+from tests.crash.live_hub import LiveHub
 from tests.crash.people import Memory, Person
 from tests.crash.tenants import onboard
 
@@ -81,13 +80,13 @@ class CrashRun:
             time.sleep(self.rng.uniform(0, 0.5))
         self._note_running()
         began = time.monotonic()
-        self._kill("writer")
+        pid = self._kill("writer")
         if self.rng.random() < _TWICE_CHANCE and self.killed["writer"] < self.kills:
             # Once more while it recovers.
-            with suppress(AssertionError):
-                wait_for(lambda: self.hub.pids().get("writer"), 5, "the writer is started again")
+            self.hub.wait_for_restart("writer", pid)
             time.sleep(self.rng.uniform(0, 3))
-            self._kill("writer")
+            pid = self._kill("writer")
+        self.hub.wait_for_restart("writer", pid)
         self.hub.wait_until_it_answers()
         self.down_s.append(time.monotonic() - began)
         found = check_meanwhile(self)
@@ -101,14 +100,16 @@ class CrashRun:
             if psutil.pid_exists(pid):
                 self.ran_at_kill.setdefault(key, pid)
 
-    def _kill(self, role: str) -> None:
+    def _kill(self, role: str) -> int | None:
+        """Kill it; its pid, None when it wasn't up."""
         if role == "up":
-            self._kill_supervisor()
-            return
-        if self.hub.kill(role) is not None:
+            return self._kill_supervisor()
+        pid = self.hub.kill(role)
+        if pid is not None:
             self.killed[role] += 1
+        return pid
 
-    def _kill_supervisor(self) -> None:
+    def _kill_supervisor(self) -> int:
         """Its processes end by themselves when it is gone; jobs and fork server stay."""
         process = self.hub.process
         assert process is not None
@@ -120,6 +121,7 @@ class CrashRun:
         if alive:
             self.memory.fault(f"processes outlive their killed supervisor: {alive}")
         self.hub.start()
+        return process.pid
 
     def _stop_people(self) -> None:
         for person in self.people:
@@ -128,14 +130,3 @@ class CrashRun:
             person.join(180)
             if person.is_alive():
                 self.memory.fault(f"{person.name} hangs")
-
-
-@contextmanager
-def no_leftovers(folder: Path) -> Iterator[None]:
-    """For whoever is interrupted: kill what names the folder."""
-    try:
-        yield
-    finally:
-        for process in processes_of(folder):
-            with suppress(psutil.Error):
-                process.kill()

@@ -35,6 +35,8 @@ _PR_SET_PDEATHSIG: Final = 1
 _LIVED_LONG_S: Final = 30.0
 _FIRST_PAUSE_S: Final = 0.1
 MAX_FIRST_TRIES: Final = 3
+_INCURABLE: Final = frozenset({Exit.USAGE, Exit.VERIFICATION, Exit.BROKEN})
+"""Exit statuses that another try can't change: a bad setting, damaged keys, a damaged journal."""
 START_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.05
 _KILL_AFTER_S: Final = 5.0
@@ -104,6 +106,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
         self._failed: str | None = None
+        self._status = Exit.UNAVAILABLE
         self._watchers: list[asyncio.Task[None]] = []
 
     async def run(self) -> Exit:
@@ -147,7 +150,7 @@ class Supervisor:
             await self._stop()
         if self._failed:
             _log.error("the hub ends", why=self._failed)
-            return Exit.UNAVAILABLE
+            return self._status
         return Exit.OK
 
     def _on_signal(self) -> None:
@@ -182,9 +185,14 @@ class Supervisor:
                 return
             code = child.process.returncode
             pause_s = child.pause_s()
-            if not child.is_ready and not child.was_ready and child.tries >= MAX_FIRST_TRIES:
-                self._fail(f"{child.name} ended {child.tries} times before it was up (status {code})")
-                return
+            if not child.is_ready and not child.was_ready:
+                if code in _INCURABLE:
+                    self._status = Exit(code)
+                    self._fail(f"{child.name} can't run (status {code})")
+                    return
+                if child.tries >= MAX_FIRST_TRIES:
+                    self._fail(f"{child.name} ended {child.tries} times before it was up (status {code})")
+                    return
             _log.warning(
                 "a process ended and is started again", name=child.name, status=code, pause_s=pause_s
             )
