@@ -238,16 +238,21 @@ class _Round:
     ) -> None:
         numbers: list[int] = top[start:end, 2].tolist()
         rows: list[list[int]] = jobs[start:end].tolist()
-        first = rows[0][JOB_OFFSET] if rows else 0
-        pairs = [(node, mask) for node, mask in members[first:].tolist()] if rows else []
         sizes: list[int] = self.needs[jobs[start:end, JOB_CLASS], MEMBERS].tolist()
+        # Only this stretch: every job that keeps nodes ends one, so reading on to the end would grow with the square.
+        first = rows[0][JOB_OFFSET] if rows else 0
+        last = rows[-1][JOB_OFFSET] + sizes[-1] if rows else 0
+        pairs = [(node, mask) for node, mask in members[first:last].tolist()]
+        why: dict[int, Reason] = {}
         for job, (class_index, _, offset, _, status), size in zip(numbers, rows, sizes, strict=True):
             if status == PLACED:
                 self.placements.append((job, tuple(pairs[offset - first : offset - first + size])))
             elif status == THROTTLED:
                 self.reasons[job] = Reason.ARRAY_THROTTLE
             else:
-                self.reasons[job] = self._why_no_fit(self.needs[class_index])
+                if class_index not in why:
+                    why[class_index] = self._why_no_fit(self.needs[class_index])
+                self.reasons[job] = why[class_index]
 
     def _why_no_fit(self, need: NDArray[np.int64]) -> Reason:
         if self.keepers and kernels.fits(
