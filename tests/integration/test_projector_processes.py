@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import signal
-import threading
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -14,7 +14,7 @@ import pytest
 from tests.unit.read_model_run import Run
 
 from mintyard.app.journal_store import open_store
-from mintyard.app.projector import dump, open_projector, rebuild, run_projector
+from mintyard.app.projector import dump, open_projector, rebuild
 from mintyard.app.read_model import ReadModel, open_read_model, queries
 from mintyard.app.tailer import Tailer
 
@@ -34,9 +34,21 @@ def copied(run: Run, url: str, upto: int | None = None) -> None:
     store.close()
 
 
-def project(store_url: str, model_url: str) -> None:
-    """What the killed process runs."""
-    run_projector(open_store(store_url), open_read_model(model_url, migrate=True), threading.Event())
+CHILD = """
+import sys, threading
+from mintyard.app.journal_store import open_store
+from mintyard.app.projector import run_projector
+from mintyard.app.read_model import open_read_model
+run_projector(open_store(sys.argv[1]), open_read_model(sys.argv[2], migrate=True), threading.Event())
+"""
+
+
+def projecting(store_url: str, model_url: str) -> subprocess.Popen[bytes]:
+    """A projector in a process of its own, which has no end but being killed."""
+    path = os.pathsep.join(part for part in sys.path if part)
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, store_url, model_url], env=os.environ | {"PYTHONPATH": path}
+    )
 
 
 def moved_from(model: ReadModel, seq: int) -> int:
@@ -57,20 +69,17 @@ def test_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     assert run.head is not None
     store_url, model_url = f"sqlite:///{tmp_path}/hub.db", f"sqlite:///{tmp_path}/read.db"
     copied(run, store_url, 20)
-    spawn = multiprocessing.get_context("spawn")
     chance = random.Random(5)
     open_read_model(model_url, migrate=True).close()
     reader = open_read_model(model_url)
     reached = 0
-    for upto in range(60, 300, 40):
-        child = spawn.Process(target=project, args=(store_url, model_url))
-        child.start()
+    for upto in range(60, 260, 40):
+        child = projecting(store_url, model_url)
         copied(run, store_url, upto)
         reached = moved_from(reader, reached)
         time.sleep(chance.uniform(0, 0.05))
-        assert child.pid is not None
-        os.kill(child.pid, signal.SIGKILL)
-        child.join(10)
+        child.kill()
+        assert child.wait(10) == -signal.SIGKILL
     copied(run, store_url)
     store, model = open_store(store_url), open_read_model(model_url, migrate=True)
     Tailer(store, open_projector(store, model)).catch_up()
@@ -92,9 +101,7 @@ def test_a_reader_in_another_process_sees_its_write(tmp_path: Path) -> None:
     store_url, model_url = f"sqlite:///{tmp_path}/hub.db", f"sqlite:///{tmp_path}/read.db"
     copied(run, store_url)
     open_read_model(model_url, migrate=True).close()
-    spawn = multiprocessing.get_context("spawn")
-    child = spawn.Process(target=project, args=(store_url, model_url))
-    child.start()
+    child = projecting(store_url, model_url)
     reader = open_read_model(model_url, wait_ms=30_000)
     try:
         moved_from(reader, 0)
@@ -106,4 +113,4 @@ def test_a_reader_in_another_process_sees_its_write(tmp_path: Path) -> None:
     finally:
         reader.close()
         child.kill()
-        child.join(10)
+        child.wait(10)
