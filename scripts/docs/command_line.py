@@ -2,10 +2,37 @@
 
 from __future__ import annotations
 
-from scripts.docs.markdown import MADE
+import argparse
+
+from scripts.docs.markdown import MADE, code, table
+
+from mintyard.app import trace_replay
+from mintyard.cli.application import application
 
 
 def pages() -> dict[str, str]:
-    from mintyard.cli import app
+    text = application().generate_docs(output_format="markdown", recursive=True)
+    for nothing in (' *[default: ""]*', " *[default: False]*", " *[default: []]*"):
+        text = text.replace(nothing, "")
+    lines = "\n".join(line.rstrip() for line in text.strip().split("\n"))
+    return {"command-line.md": f"{MADE}\n\n{lines}\n\n{_replay()}\n"}
 
-    return {"command-line.md": f"{MADE}\n\n{app.generate_docs(output_format='markdown').strip()}\n"}
+
+def _replay() -> str:
+    """`mintyard replay` reads its own words; its table is made from that parser."""
+    rows = []
+    for action in trace_replay._parser()._actions:
+        names = ", ".join(map(code, action.option_strings)) or code(action.metavar or action.dest)
+        default = "" if action.default in (None, "", False, argparse.SUPPRESS) else code(action.default)
+        rows.append((names, _choices(action), default, action.help or ""))
+    return "### What `mintyard replay` takes\n\n" + table(("word", "value", "default", "about"), rows)
+
+
+def _choices(action: argparse.Action) -> str:
+    if action.nargs == 0:
+        return ""
+    return (
+        " or ".join(code(choice) for choice in action.choices)
+        if action.choices
+        else code(action.metavar or "")
+    )
