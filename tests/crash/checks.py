@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
-from tests.crash.books import ExpectedBooks, balance_faults, receipt_faults
+from tests.crash.books import ExpectedBooks, balance_faults, receipt_faults, smallest
 from tests.crash.evidence import Evidence
 from tests.crash.live_hub import processes_of, wait_for
-from tests.crash.people import Acknowledged, check_repeat, send
+from tests.crash.people import CEILING_NANO, Acknowledged, check_repeat, send
 from tests.crash.tenants import meters
 
 from mintyard.app import replay_journal
 from mintyard.app.journal import stream, verify_store
 from mintyard.app.journal_store import open_store
-from mintyard.app.projector import dump, rebuild
+from mintyard.app.projector import dump, open_projector, rebuild
 from mintyard.app.read_model.database import open_read_model
 from mintyard.app.replica import Replica
 from mintyard.app.tailer import Tailer
@@ -118,6 +118,7 @@ def check_all(run: CrashRun) -> Report:
         receipts = {job: _get(client, f"/jobs/{job}/receipt") for job in jobs}
         report.add("money adds up", _money(run, client, jobs, receipts))
     acknowledged = dict(_numbers(run.memory.jobs))
+    report.add("no narrowed token paid for more than its ceiling", _ceilings(run, acknowledged, receipts))
     report.add("nothing acknowledged is missing", _missing(acknowledged, jobs))
     report.add("every command ran once per attempt, none overlapping", _runs(jobs, evidence))
     report.add("a succeeded job left its evidence", _outcomes(jobs, evidence, run))
@@ -284,6 +285,20 @@ def _money(
     return faults + expected.faults(accounts)
 
 
+def _ceilings(
+    run: CrashRun, acknowledged: dict[int, Acknowledged], receipts: dict[int, dict[str, Any]]
+) -> list[str]:
+    paid: Counter[str] = Counter()
+    for number, receipt in receipts.items():
+        if number in acknowledged:
+            paid[acknowledged[number].token] += smallest(receipt["cost"], "money")
+    return [
+        f"{person.name} paid {paid[person.slim]} of {CEILING_NANO} with the narrowed token"
+        for person in run.people
+        if paid[person.slim] > CEILING_NANO
+    ]
+
+
 def _orphans(folder: Path) -> list[str]:
     deadline = time.monotonic() + _ORPHANS_S
     while (left := processes_of(folder)) and time.monotonic() < deadline:
@@ -309,6 +324,10 @@ def _check_journal(run: CrashRun, report: Report) -> None:
             pass
         same = snapshot.state_hash(replica.state) == replayed.state_hash
         report.add("folding gives the same state", [] if same else ["the state hashes differ"])
+        # What it had not come to when it was stopped, it takes up as at any start.
+        following = Tailer(store, open_projector(store, live))
+        while following.step():
+            pass
         rebuild(store, rebuilt)
         report.add("the read model rebuilt is the live one", _differences(dump(live), dump(rebuilt)))
         report.facts["records"] = found[0].records if found else 0

@@ -26,6 +26,8 @@ from mintyard.domain.units import Unit
 AGAIN = frozenset({502, 503, 504})
 """The hub can't answer now: the same request is sent again."""
 PATIENCE_S = 120.0
+CEILING_NANO = 5_000_000
+"""What each person's narrowed token may pay for in all: a few jobs at a time, while they hold more than they will cost."""
 MAX_UNENDED = 60
 """So many acknowledged jobs may be waiting or running; then people wait, so that the machine is not what is tested."""
 
@@ -135,7 +137,7 @@ class Person(threading.Thread):
             token,
             keys,
             Restrictions(
-                scopes=frozenset({Scope.JOB_SUBMIT, Scope.JOB_READ}), ceilings={Unit.MONEY: 2_000_000_000}
+                scopes=frozenset({Scope.JOB_SUBMIT, Scope.JOB_READ}), ceilings={Unit.MONEY: CEILING_NANO}
             ),
         )
         self.slim_client = hub.client(self.slim)
@@ -264,7 +266,7 @@ class Person(threading.Thread):
         self._submit("/jobs/batch", {"jobs": jobs, "atomic": False})
 
     def submit_narrowed(self) -> None:
-        """With the token that may spend two units of money in all: at some time it says no."""
+        """With the token that may pay for a few jobs at a time: now and then it says no."""
         self._submit("/jobs", self._job(), self.slim_client, refusals=("ceiling_reached",))
 
     def _mine(self) -> Acknowledged | None:
