@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import inspect
 import sys
+import threading
+import time
 from dataclasses import make_dataclass
 from typing import Annotated, Any
 
@@ -14,6 +16,8 @@ from mintyard.app import config as settings
 from mintyard.app.config import Config, load_config
 from mintyard.cli.printer import Printer
 from mintyard.domain.errors import ConfigInvalid, MintyardError
+
+LOGIN_WITHIN_S = 60.0
 
 
 def _remarks() -> dict[str, str]:
@@ -82,17 +86,23 @@ def up(
     def told(line: str) -> None:
         printer.line(line, flush=True)
         if "ready" in line and not no_login:
-            _log_in(loaded, printer)
+            # The writer may still be founding the hub, or stand by; the supervisor must not wait for that.
+            threading.Thread(target=_log_in, args=(loaded, printer), name="login", daemon=True).start()
 
     return int(run(loaded, told))
 
 
 def _log_in(config: Config, printer: Printer) -> None:
-    """Make the administrator's token this user's login; that it can't be stored must not stop a hub."""
-    from mintyard.app.bootstrap import adopt_admin
+    """Make the administrator's token this user's login once it exists; that it can't be stored must not stop a hub."""
+    from mintyard.app.bootstrap import ADMIN_CONTEXT, admin_credentials, adopt_admin
     from mintyard.app.instance import read_ready
 
+    deadline = time.monotonic() + LOGIN_WITHIN_S
     try:
+        while ADMIN_CONTEXT not in admin_credentials(config).contexts():
+            if time.monotonic() > deadline:
+                return
+            time.sleep(0.1)
         ready = read_ready(config)
         if adopt_admin(config, ready.url if ready else ""):
             printer.line(
