@@ -66,9 +66,8 @@ class EffectPlanner:
         """The order for the attempt that `job` is on."""
         content = job.spec.content
         shape = content.shape
-        members = tuple(
-            MemberPlacement(state.nodes_by_index[node].name, gpus_of(mask)) for node, mask in job.placement
-        )
+        nodes = state.nodes_by_index
+        members = tuple([MemberPlacement(nodes[node].name, gpus_of(mask)) for node, mask in job.placement])
         order = StartOrder(
             job=job.id,
             attempt=job.attempt,
@@ -85,7 +84,7 @@ class EffectPlanner:
             array_index=job.array_index,
             array_indices=self._array_indices(state, job.array_job),
         )
-        return Start(engine_of(state, job), order, tuple(block.block for block in job.mandate.blocks))
+        return Start(engine_of(state, job), order, tuple([block.block for block in job.mandate.blocks]))
 
     def _array_indices(self, state: State, array: int) -> tuple[int, ...]:
         """Indices of the array's tasks that were live when its first one started here."""
@@ -107,12 +106,16 @@ def stop(state: State, job: Job) -> Stop:
 
 def engine_of(state: State, job: Job) -> str:
     """The engine of the nodes that a live job is placed on, `NOWHERE` when they have different ones."""
+    if len(job.placement) == 1:
+        return state.nodes_by_index[job.placement[0][0]].engine
     engines = {node.engine for node in state.running_on(job.placement)}
     return engines.pop() if len(engines) == 1 else NOWHERE
 
 
 def gpus_of(mask: int) -> tuple[int, ...]:
     """Indices of the bits that are set."""
+    if not mask:
+        return ()
     return tuple(index for index in range(mask.bit_length()) if mask >> index & 1)
 
 

@@ -11,7 +11,7 @@ from mintyard.domain.errors import InvariantBroken
 from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.lifecycle import ACCOUNT, JOB, LIVE_JOB_STATES, NODE, TOKEN
 from mintyard.domain.limits import MAX_ENDED_JOBS_KEPT
-from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, SpecEntry, State, Token
+from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, SpecEntry, State, Token, chain_key
 
 
 def advance(state: State, seq: int, now: int) -> None:
@@ -164,7 +164,8 @@ def job_admitted(state: State, event: e.JobAdmitted) -> None:
         )
     if event.array_job:
         state.arrays[event.array_job].live += 1
-    _wait_for(state, event.job, event.waits_for)
+    if event.waits_for:
+        _wait_for(state, event.job, event.waits_for)
     entry.count += 1
     mandate.count += 1
     mandate.account.live_jobs += 1
@@ -293,6 +294,7 @@ def job_ended(state: State, event: e.JobEnded) -> None:
     if mandate.count == 0:
         del state.mandates[mandate.id]
         del state.mandate_ids[mandate.digest]
+        state.chains.pop(chain_key(mandate.account.id, mandate.blocks), None)
 
 
 def _remember_end(state: State, number: int, final: str, account: str) -> None:

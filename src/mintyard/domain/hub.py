@@ -59,7 +59,6 @@ from mintyard.domain.jobs.reports import (
     AttemptEnded,
     AttemptStarted,
     AttemptUsage,
-    NodeGone,
     NodeSeen,
     Report,
 )
@@ -103,17 +102,16 @@ def tick(state: State, command: Tick, now: int, out: list[AnyEvent]) -> Done:
 
 
 def decide_report(state: State, engine: str, report: Report, now: int, out: list[AnyEvent]) -> None:
-    match report:
-        case AttemptStarted():
-            attempts.attempt_started(state, report, now, out)
-        case AttemptEnded():
-            attempts.attempt_ended(state, report, now, out)
-        case AttemptUsage():
-            attempts.attempt_usage(state, report, now, out)
-        case NodeSeen():
-            nodes_room.node_seen(state, engine, report, out)
-        case NodeGone():
-            nodes_room.node_gone(state, engine, report, out)
+    if isinstance(report, AttemptEnded):
+        attempts.attempt_ended(state, report, now, out)
+    elif isinstance(report, AttemptStarted):
+        attempts.attempt_started(state, report, now, out)
+    elif isinstance(report, AttemptUsage):
+        attempts.attempt_usage(state, report, now, out)
+    elif isinstance(report, NodeSeen):
+        nodes_room.node_seen(state, engine, report, out)
+    else:
+        nodes_room.node_gone(state, engine, report, out)
 
 
 def _run_reports(state: State, command: TakeReports, now: int) -> tuple[list[AnyEvent], Reply]:
@@ -202,13 +200,14 @@ def execute(state: State, command: Command, now: int) -> tuple[list[AnyEvent], R
 def _run(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Reply]:
     if isinstance(command, TakeReports):
         return _run_reports(state, command, now)
-    split = parts(state, command)
+    split = parts(state, command) if isinstance(command, (Submit, ControlJobs)) else None
     if split is None:
         events, reply = decide(state, command, now)
         if isinstance(command, Submit) and command.dry_run:
             return [], reply
+        appliers = folding.APPLIERS
         for event in events:
-            apply(state, event)
+            appliers[type(event)](state, event)
         return events, reply
     done: list[AnyEvent] = []
     replies: list[Any] = []

@@ -21,10 +21,10 @@ class LifeCycle(msgspec.Struct, frozen=True):
 
     def step(self, state: str, trigger: str) -> str:
         """The next state, or `IllegalTransition`."""
-        target = self.moves.get((state, trigger))
-        if target is None:
-            raise IllegalTransition(what=self.what, source=state, target=trigger)
-        return target
+        try:
+            return self.moves[state, trigger]
+        except KeyError:
+            raise IllegalTransition(what=self.what, source=state, target=trigger) from None
 
     def allows(self, state: str, trigger: str) -> bool:
         return (state, trigger) in self.moves

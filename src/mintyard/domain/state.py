@@ -7,18 +7,21 @@ are not part of the state hash.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 import msgspec
 
+from mintyard.domain.events import Line
 from mintyard.domain.ids import ROOT
 from mintyard.domain.jobs.spec import JobSpec
-from mintyard.domain.ledger.book import Account, Book, PlanEntry
+from mintyard.domain.ledger.book import Account, Book, Counter, PlanEntry
 from mintyard.domain.ledger.charging import check_covered
-from mintyard.domain.ledger.prices import Bill, PriceBook, bill, resource_mask
+from mintyard.domain.ledger.prices import ALL_RESOURCES, Bill, PriceBook, bill, resource_mask
 from mintyard.domain.scheduling.cluster import Cluster
 from mintyard.domain.scheduling.queue import PendingQueue
 from mintyard.domain.scheduling.shapes import ShapeTable
 from mintyard.domain.tokens.authority import Block
+from mintyard.domain.units import Unit
 
 
 class Token(msgspec.Struct, array_like=True, gc=False):
@@ -30,6 +33,15 @@ class Token(msgspec.Struct, array_like=True, gc=False):
     state: str
     expires_at: int
     parents: tuple[str, ...]
+
+
+class Charges(NamedTuple):
+    """What one attempt of a spec holds at an account: plan entries with their amounts, as of `epoch` of the book's plans.
+    `shared` are lines that holds have in common, by the grants that they draw on."""
+
+    epoch: int
+    entries: tuple[tuple[PlanEntry, int], ...]
+    shared: dict[tuple[int, ...], tuple[Line, ...]]
 
 
 class SpecEntry:
@@ -44,7 +56,7 @@ class SpecEntry:
         self.shape_class = shape_class
         self.mask = resource_mask(content.shape)
         self.bills: dict[int, Bill] = {}
-        self.charges: dict[tuple[str, int], tuple[int, tuple[tuple[PlanEntry, int], ...]]] = {}
+        self.charges: dict[tuple[str, int], Charges] = {}
 
     def ceiling(self, number: int, book: PriceBook) -> Bill:
         """The most that one attempt may use: the whole time limit at the highest rate that its GPU models have."""
@@ -55,28 +67,47 @@ class SpecEntry:
             known = self.bills[number] = bill(content.shape, content.time_limit_ms, book, rate)
         return known
 
-    def charges_on(
-        self, ledger: Book, account: Account, number: int, book: PriceBook
-    ) -> tuple[tuple[PlanEntry, int], ...]:
+    def charges_on(self, ledger: Book, account: Account, number: int, book: PriceBook) -> Charges:
         """What one attempt holds on the path of `account`: entries with their amounts, those of nothing left out. Kept until
         some account meters a new unit. Raises `WrongResourceType` when a resource would be paid by nothing."""
         known = self.charges.get((account.id, number))
-        if known is not None and known[0] == ledger.plan_epoch:
-            return known[1]
+        if known is not None and known.epoch == ledger.plan_epoch:
+            return known
         plan = ledger.plan(account, self.mask)
         if account.id != ROOT or plan:
             check_covered(plan, self.mask, account.id)
         ceiling = self.ceiling(number, book)
         amounts = ((entry, ceiling.amount(entry.unit, entry.mask)) for entry in plan)
-        charges = tuple((entry, amount) for entry, amount in amounts if amount)
-        self.charges[account.id, number] = (ledger.plan_epoch, charges)
+        entries = tuple((entry, amount) for entry, amount in amounts if amount)
+        charges = self.charges[account.id, number] = Charges(ledger.plan_epoch, entries, {})
         return charges
+
+
+MAX_CEILING_CHARGES = 256
+
+
+class CeilingCharge(NamedTuple):
+    """((block, unit), amount, limit) of each ceiling that is charged, and the same as events carry it."""
+
+    rows: tuple[tuple[tuple[str, Unit], int, int], ...]
+    flat: tuple[str | int, ...]
+
+    def fits(self, counters: dict[tuple[str, Unit], Counter]) -> bool:
+        """Whether every ceiling is known and has room; when not, `take_ceilings` says what follows."""
+        for key, amount, limit in self.rows:
+            counter = counters.get(key)
+            if counter is None:
+                return False
+            used = counter.held + counter.spent + amount
+            if used > limit or used > counter.limit:
+                return False
+        return True
 
 
 class Mandate:
     """Who pays for a job and which ceilings bind it; shared by all jobs submitted with the same token."""
 
-    __slots__ = ("account", "blocks", "count", "digest", "id")
+    __slots__ = ("account", "blocks", "ceilings", "charged", "count", "digest", "id")
 
     def __init__(self, id: int, account: Account, blocks: tuple[Block, ...], digest: str) -> None:
         self.id = id
@@ -84,6 +115,30 @@ class Mandate:
         self.blocks = blocks
         self.digest = digest
         self.count = 0
+        self.charged = tuple(block for block in blocks if block.ceilings)
+        self.ceilings: dict[tuple[int, int], CeilingCharge] = {}
+
+    def ceiling_charge(self, entry: SpecEntry, number: int, book: PriceBook) -> CeilingCharge:
+        """What one attempt of a spec is charged at each ceiling; kept for a while."""
+        known = self.ceilings.get((entry.id, number))
+        if known is None:
+            if len(self.ceilings) >= MAX_CEILING_CHARGES:
+                self.ceilings.clear()
+            ceiling = entry.ceiling(number, book)
+            rows = tuple(
+                ((block.block, unit), amount, limit)
+                for block in self.charged
+                for unit, limit in block.ceilings.items()
+                if (amount := ceiling.amount(unit, ALL_RESOURCES))
+            )
+            flat = tuple(part for (block, unit), amount, _ in rows for part in (block, unit.value, amount))
+            known = self.ceilings[entry.id, number] = CeilingCharge(rows, flat)
+        return known
+
+
+def chain_key(account: str, blocks: tuple[Block, ...]) -> tuple[str, str]:
+    """A chain is known by its last block, whose id hangs on all before it."""
+    return (account, blocks[-1].block if blocks else "")
 
 
 class Job(msgspec.Struct, gc=False):
@@ -219,6 +274,8 @@ class State:
         self.queue = PendingQueue()
         self.spec_ids: dict[JobSpec, int] = {}
         self.mandate_ids: dict[str, int] = {}
+        self.chains: dict[tuple[str, str], Mandate] = {}
+        """Mandates by account and last block, as far as they were asked for: spares their digest."""
         self.dependents: dict[int, list[tuple[int, str]]] = {}
         self.nodes_by_index: dict[int, Node] = {}
         self.due = Agenda()
@@ -291,13 +348,17 @@ class State:
         shape = job.spec.content.shape
         n = sign * shape.members
         in_use = job.mandate.account.in_use
-        in_use[0] += n * shape.gpus_milli
+        in_use[0] += n * shape.gpus * shape.gpu_milli
         in_use[1] += n * shape.cpus_milli
         in_use[2] += n * shape.memory_mib
         if job.array_job:
             self.arrays[job.array_job].active += sign
-        for node in self.running_on(job.placement):
-            node.running += sign
+        placement = job.placement
+        if len(placement) == 1:
+            self.nodes_by_index[placement[0][0]].running += sign
+        else:
+            for node in self.running_on(placement):
+                node.running += sign
 
     # --- asking ----------------------------------------------------------------------------------------------------
 
@@ -319,4 +380,6 @@ class State:
 
     def running_on(self, placement: tuple[tuple[int, int], ...]) -> list[Node]:
         """The nodes of a placement, each once."""
+        if len(placement) == 1:
+            return [self.nodes_by_index[placement[0][0]]]
         return [self.nodes_by_index[index] for index in dict.fromkeys(node for node, _ in placement)]

@@ -24,7 +24,7 @@ from mintyard.domain.jobs.admission import Rehold, ceiling_blocks, job_hold, sat
 from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, AttemptUsage, Outcome
 from mintyard.domain.ledger.book import rows
 from mintyard.domain.ledger.charging import Draft, Settlement, settle
-from mintyard.domain.ledger.prices import ALL_RESOURCES, RESOURCES, Bill, bill
+from mintyard.domain.ledger.prices import RESOURCES, Bill, bill
 from mintyard.domain.lifecycle import JOB, LIVE_JOB_STATES
 from mintyard.domain.limits import MAX_RETRIES
 from mintyard.domain.state import Job, State
@@ -32,6 +32,8 @@ from mintyard.domain.units import NS_PER_MS, Unit
 
 USAGE_QUANTUM_MS = 30_000
 """Interim counters are journaled only when they grew by this much; the final report carries the exact total."""
+_RESOURCE_NAMES = tuple(unit.value for unit in RESOURCES)
+_MONEY_NAME = Unit.MONEY.value
 EMPTY = Bill((0, 0, 0, 0), (0, 0, 0, 0))
 BLAMELESS = frozenset({"node_lost", "preempted", "operator_requeue"})
 """Causes that are refunded in full and don't count as a retry."""
@@ -56,11 +58,15 @@ def attempt_usage(state: State, report: AttemptUsage, now: int, out: list[AnyEve
 
 def run_time_ms(job: Job, report: AttemptEnded, now: int) -> int:
     """Billable run time: the agent's counters summed over boots, at most the interval since placement and the time limit."""
-    boots = dict(job.boots) if job.boots else {}
-    for boot, run_ms in report.earlier.items():
-        boots[boot] = max(boots.get(boot, 0), run_ms)
-    boots[report.boot] = max(boots.get(report.boot, 0), report.run_ms)
-    counted = sum(boots.values())
+    known = job.boots
+    if not report.earlier and (not known or (len(known) == 1 and report.boot in known)):
+        counted = max(report.run_ms, known[report.boot] if known else 0, 0)
+    else:
+        boots = dict(known) if known else {}
+        for boot, run_ms in report.earlier.items():
+            boots[boot] = max(boots.get(boot, 0), run_ms)
+        boots[report.boot] = max(boots.get(report.boot, 0), report.run_ms)
+        counted = sum(boots.values())
     seen = (now - job.placed_at) // NS_PER_MS
     return max(min(counted, seen, job.spec.content.time_limit_ms), 0)
 
@@ -83,7 +89,7 @@ def attempt_ended(state: State, report: AttemptEnded, now: int, out: list[AnyEve
     used = attempt_bill(state, job, run_ms)
     trigger, cause, retry = _verdict(job, report)
     share = _settle(state, job, used, cause, out)
-    cost = 0 if cause in BLAMELESS else used.amount(Unit.MONEY, ALL_RESOURCES)
+    cost = 0 if cause in BLAMELESS else sum(used.money)
     if trigger == "requeue":
         draft = _given_back(state, share, cause in BLAMELESS)
         hold, waiting_for = _next_hold(state, job, draft, now)
@@ -137,10 +143,10 @@ def _settle(state: State, job: Job, used: Bill, cause: str, out: list[AnyEvent])
     hold = state.ledger.holds[job.hold]
     share = settle(hold, used)
     amounts: list[str | int] = []
-    for unit, amount in zip(RESOURCES, used.stock, strict=True):
+    for unit, amount in zip(_RESOURCE_NAMES, used.stock, strict=True):
         if amount:
-            amounts += (unit.value, amount)
-    amounts += (Unit.MONEY.value, used.amount(Unit.MONEY, ALL_RESOURCES))
+            amounts += (unit, amount)
+    amounts += (_MONEY_NAME, sum(used.money))
     out.append(
         HoldClosed(
             hold.id,

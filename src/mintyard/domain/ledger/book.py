@@ -285,9 +285,10 @@ class Book:
         for line in lines:
             legs = line.legs
             totals = all_totals[line.unit]
-            for at in range(0, len(legs), 2):
-                amount = legs[at + 1]
-                grant = grants[legs[at]]
+            numbers = iter(legs)
+            for number in numbers:
+                amount = next(numbers)
+                grant = grants[number]
                 grant.left -= amount
                 grant.held += amount
                 totals[LEFT] -= amount
@@ -339,13 +340,26 @@ class Book:
 
     def apply_hold_closed(self, event: HoldClosed) -> None:
         hold = self.holds.pop(event.hold)
-        grants = self.grants
-        spent, released = event.spent, event.released
-        for at in range(0, len(spent), 2):
-            self._take_held(grants[spent[at]], SPENT, spent[at + 1])
-        for at in range(0, len(released), 2):
-            grant = grants[released[at]]
-            self._take_held(grant, LEFT if grant.state == "active" else EXPIRED, released[at + 1])
+        grants, all_totals = self.grants, self.totals
+        for flat, to_spent in ((event.spent, True), (event.released, False)):
+            numbers = iter(flat)
+            for number in numbers:
+                amount = next(numbers)
+                grant = grants[number]
+                totals = all_totals[grant.unit]
+                totals[HELD] -= amount
+                grant.held -= amount
+                if to_spent:
+                    grant.spent += amount
+                    totals[SPENT] += amount
+                elif grant.state == "active":
+                    grant.left += amount
+                    totals[LEFT] += amount
+                else:
+                    grant.expired += amount
+                    totals[EXPIRED] += amount
+                if amount < 0 or grant.held < 0:
+                    raise InvariantBroken(why=f"grant {number}: {amount} leaves {grant.held} held")
         for block, unit, used, freed in _rows(event.ceilings, 4):
             counter = self.counters[block, unit]
             counter.held -= used + freed

@@ -66,6 +66,7 @@ def charges(shape: Shape, run_ms: int, book: PriceBook, gpu_rate: int) -> tuple[
 
 _POSITION: Final = {unit.value: bit for bit, unit in enumerate(RESOURCES)}
 _MONEY: Final = Unit.MONEY.value
+_GPU_SCALE, _CPU_SCALE, _MEMORY_SCALE, _STORAGE_SCALE = (SCALE[unit] for unit in RESOURCES)
 
 
 class Bill(msgspec.Struct, frozen=True):
@@ -91,8 +92,15 @@ class Bill(msgspec.Struct, frozen=True):
 
 
 def bill(shape: Shape, run_ms: int, book: PriceBook, gpu_rate: int) -> Bill:
-    gpu, cpu, memory, storage = per_ms(shape)
+    n = shape.members * run_ms
+    gpu = n * shape.gpus * shape.gpu_milli
+    cpu, memory, storage = n * shape.cpus_milli, n * shape.memory_mib, n * shape.storage_mb
     return Bill(
-        (gpu * run_ms, cpu * run_ms, memory * run_ms, storage * run_ms),
-        charges(shape, run_ms, book, gpu_rate),
+        (gpu, cpu, memory, storage),
+        (
+            gpu * gpu_rate // _GPU_SCALE,
+            cpu * book.cpu_nano // _CPU_SCALE,
+            memory * book.memory_nano // _MEMORY_SCALE,
+            storage * book.storage_nano // _STORAGE_SCALE,
+        ),
     )

@@ -9,6 +9,7 @@ in the map of job numbers 4 more. Ageing is a function of `now`, so nothing is s
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -27,6 +28,7 @@ MAX_AGE_SCALE_MS: Final = 366 * 86_400_000
 MAX_TENANT_SHARE_MILLI: Final = 1_000_000
 _RUN_HALF: Final = 8
 _PAGE_BITS: Final = 8
+_EMPTY_PAGE: Final = array("i", [-1]) * (1 << _PAGE_BITS)
 _COLUMNS: Final[tuple[tuple[str, type[np.generic]], ...]] = (
     ("jobs", np.int64),
     ("enqueued", np.int64),
@@ -70,7 +72,7 @@ class PendingQueue:
         self._arrays: dict[str, NDArray[Any]] = {}
         self._views: dict[str, memoryview] = {}
         self._free: list[int] = []
-        self._pages: dict[int, NDArray[np.int32]] = {}
+        self._pages: dict[int, array[int]] = {}
         self._page_sizes: dict[int, int] = {}
         self._class_counts: dict[int, int] = {}
         self._run_factors = np.array(
@@ -117,16 +119,16 @@ class PendingQueue:
                 self._grow(2 * self._capacity)
             slot = self.count
             self.count += 1
-        views = self._views
-        views["jobs"][slot] = job
-        views["enqueued"][slot] = enqueued_at
-        views["since"][slot] = max(enqueued_at, begin_at)
-        views["classes"][slot] = class_id
-        views["tenants"][slot] = tenant
-        views["groups"][slot] = group
-        views["bases"][slot] = min(MAX_PRIORITY, max(1, base))
-        views["runs"][slot] = min(255, runs)
-        views["flags"][slot] = kernel.PRESENT | kernel.READY if ready else kernel.PRESENT
+        jobs, enqueued, since, classes, tenants, groups, bases, all_runs, flags = self._columns
+        jobs[slot] = job
+        enqueued[slot] = enqueued_at
+        since[slot] = begin_at if begin_at > enqueued_at else enqueued_at
+        classes[slot] = class_id
+        tenants[slot] = tenant
+        groups[slot] = group
+        bases[slot] = base if 1 <= base <= MAX_PRIORITY else min(MAX_PRIORITY, max(1, base))
+        all_runs[slot] = runs if runs < 255 else 255
+        flags[slot] = kernel.PRESENT | kernel.READY if ready else kernel.PRESENT
         self._map(job, slot)
         self._size += 1
         self._class_counts[class_id] = self._class_counts.get(class_id, 0) + 1
@@ -302,13 +304,13 @@ class PendingQueue:
 
     def _find(self, job: int) -> int:
         page = self._pages.get(job >> _PAGE_BITS)
-        return -1 if page is None else int(page[job & 255])
+        return -1 if page is None else page[job & 255]
 
     def _map(self, job: int, slot: int) -> None:
         number = job >> _PAGE_BITS
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = np.full(256, -1, np.int32)
+            page = self._pages[number] = _EMPTY_PAGE[:]
             self._page_sizes[number] = 0
         page[job & 255] = slot
         self._page_sizes[number] += 1
@@ -328,4 +330,6 @@ class PendingQueue:
                 grown[: self.count] = self._arrays[name][: self.count]
             self._arrays[name] = grown
             self._views[name] = grown.data
+        self._columns = tuple(self._views[name] for name, _ in _COLUMNS)
+        """The views in the order of `_COLUMNS`."""
         self._capacity = capacity

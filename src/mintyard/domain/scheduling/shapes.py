@@ -106,14 +106,15 @@ class ShapeTable:
 
     def note_demand(self, class_id: int, jobs: int = 1) -> None:
         """Count `jobs` more requests of a class: they shape what is stranded and what is typical."""
-        row = self._numbers[class_id]
-        before = int(row[DEMAND])
+        cells = self._numbers.data
+        before = cells[class_id, DEMAND]
         jobs = min(jobs, MAX_DEMAND - before)
-        row[DEMAND] = before + jobs
-        members = jobs * int(row[MEMBERS])
-        if row[NEED_GPUS]:
-            self._gpu_cpus += members * int(row[NEED_CPU])
-            self._gpu_milli += members * int(row[NEED_GPUS]) * int(row[NEED_MILLI])
+        cells[class_id, DEMAND] = before + jobs
+        gpus = cells[class_id, NEED_GPUS]
+        if gpus:
+            members = jobs * cells[class_id, MEMBERS]
+            self._gpu_cpus += members * cells[class_id, NEED_CPU]
+            self._gpu_milli += members * gpus * cells[class_id, NEED_MILLI]
 
     @property
     def cpu_per_gpu_milli(self) -> int:
