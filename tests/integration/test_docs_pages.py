@@ -24,6 +24,9 @@ pytestmark = pytest.mark.slow
 DOCS = Path(__file__).parents[2] / "docs"
 TUTORIAL = DOCS / "tutorial" / "first-job.md"
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
+ADDRESS = "http://127.0.0.1:8080"
+"""What pages call the hub, and the key under which the real address is kept."""
+PLACE = "~/.local/share/mintyard"
 START_TIMEOUT_S = 120
 PAGE_TIMEOUT_S = 300
 _BLOCK = re.compile(r"^```sh( hub)?\n(.*?)^```$", re.M | re.S)
@@ -50,7 +53,7 @@ def running_hub(folder: Path) -> Iterator[dict[str, str]]:
         stdout=log, stderr=subprocess.STDOUT,
     )  # fmt: skip
     try:
-        yield environment | {"MINTYARD_HUB": wait_until_ready(process, folder)}
+        yield environment | {ADDRESS: wait_until_ready(process, folder)}
     finally:
         process.send_signal(signal.SIGTERM)
         assert process.wait(60) == 0, (folder / "log").read_text()
@@ -69,7 +72,8 @@ def wait_until_ready(process: subprocess.Popen[bytes], folder: Path) -> str:
 
 def run(page: Path, environment: dict[str, str], folder: Path) -> str:
     script = "\n".join(blocks(page, hub=False))
-    # The page's own login decides; where a page names the hub's address it takes it from the environment.
+    script = script.replace(ADDRESS, environment[ADDRESS]).replace(PLACE, environment["MINTYARD_FOLDER"])
+    environment = {name: value for name, value in environment.items() if name != ADDRESS}
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-x", "-c", script], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PAGE_TIMEOUT_S, check=False,

@@ -58,7 +58,7 @@ def moment(instant: str | None) -> str:
     return local.strftime("%Y-%m-%d %H:%M:%S %z")
 
 
-def money(amount: str, digits: int = 4) -> str:
+def money(amount: str, digits: int = 6) -> str:
     """An amount for a table, cut to `digits` decimals and marked when something was cut."""
     whole, _, rest = amount.partition(".")
     if len(rest) <= digits:

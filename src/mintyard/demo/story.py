@@ -23,6 +23,7 @@ ADMINISTRATOR: Final = "mintyard"
 """The login that `mintyard up` stores: the hub's name."""
 TRIAL: Final = Decimal(2)
 TRIAL_LIFE_S: Final = 20
+GOODWILL: Final = Decimal("0.01")
 _QUOTA, _TIMEOUT = 5, 9
 _SUBMITTED: Final = re.compile(r"^Submitted job (\d+)(?: \((\w+)\))?", re.M)
 _PATIENCE_S: Final = 60.0
@@ -165,6 +166,7 @@ def verify(console: Console) -> None:
     console.step("The books: every record of the journal, and each account's balance")
     console.run("mintyard journal verify --folder ../hub")
     console.run("mintyard journal replay --folder ../hub")
+    console.run(f"mintyard grant refund 3 {GOODWILL} --cause 'a quiet fan' --context {ADMINISTRATOR}")
     console.run(f"mintyard account ls --context {ADMINISTRATOR}")
     with Witness(console, ADMINISTRATOR) as witness:
         for account in ACCOUNTS:
@@ -177,6 +179,7 @@ def verify(console: Console) -> None:
             console.check(b["held"] == 0, f"{account}: nothing is held, since nothing runs")
         user = witness.balance(USER)
     console.check(user["expired"] == TRIAL, "the trial grant, of which nothing was used, has expired")
+    console.check(user["refunded"] == GOODWILL, f"{GOODWILL} was given back")
     console.run(f"mintyard doctor --folder ../hub --context {ADMINISTRATOR}")
 
 
