@@ -30,9 +30,7 @@ def test_averages_keep_the_area(changes: list[tuple[int, int]], buckets: int) ->
     by_time = dict(sorted(changes))
     at, values = list(by_time), list(by_time.values())
     end = 1_200
-    area = sum(
-        value * ((at[i + 1] if i + 1 < len(at) else end) - at[i]) for i, value in enumerate(values)
-    )
+    area = sum(value * ((at[i + 1] if i + 1 < len(at) else end) - at[i]) for i, value in enumerate(values))
     found = averages(at, values, 0, end, buckets)
     assert len(found) == buckets
     assert sum(found) * end / buckets == pytest.approx(area, rel=1e-9, abs=1e-6)
