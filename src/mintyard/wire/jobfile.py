@@ -6,6 +6,7 @@ is opened here; what the job runs is in the file itself.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, abc
 from collections.abc import Callable
@@ -73,6 +74,8 @@ def read_fields(fields: dict[str, Any], now_ns: int | None = None) -> Job:
 def _tree(value: Any, depth: int) -> Node:
     if isinstance(value, bool):
         return Scalar(0, str(value).lower())
+    if isinstance(value, float | Decimal) and not -math.inf < value < math.inf:
+        raise InvalidSpec(field="job", why=f"can't hold {value}; write a finite number")
     if value is None or isinstance(value, str | int | float | Decimal):
         return Scalar(0, "" if value is None else str(value), is_null=value is None)
     if depth < _MAX_DEPTH and isinstance(value, abc.Mapping):
