@@ -120,7 +120,7 @@ def check_all(run: CrashRun) -> Report:
     acknowledged = dict(_numbers(run.memory.jobs))
     report.add("no narrowed token paid for more than its ceiling", _ceilings(run, acknowledged, receipts))
     report.add("nothing acknowledged is missing", _missing(acknowledged, jobs))
-    report.add("every command ran once per attempt, none overlapping", _runs(jobs, evidence))
+    report.add("every command ran once per attempt, none overlapping", run_faults(jobs, evidence))
     report.add("a succeeded job left its evidence", _outcomes(jobs, evidence, run))
     report.add("what ran during a kill went on", _adopted(run, jobs, evidence))
     began = time.monotonic()
@@ -202,7 +202,7 @@ def _repeats(run: CrashRun) -> list[str]:
     return run.memory.faults[before:]
 
 
-def _runs(jobs: dict[int, dict[str, Any]], evidence: Evidence) -> list[str]:
+def run_faults(jobs: dict[int, dict[str, Any]], evidence: Evidence) -> list[str]:
     faults = list(evidence.faults)
     faults += [
         f"job {job} attempt {attempt} read a file too early" for job, attempt in evidence.missing_inputs

@@ -34,7 +34,7 @@ ENDED = ("succeeded", "failed", "timed_out", "cancelled", "skipped")
 
 
 @pytest.fixture(scope="module")
-def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHub]:
+def shared_hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHub]:
     hub = LiveHub(tmp_path_factory.mktemp("up") / "data", workers=1)
     try:
         hub.start()
@@ -44,6 +44,13 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveHub]:
         yield hub
     finally:
         hub.destroy()
+
+
+@pytest.fixture
+def hub(shared_hub: LiveHub) -> LiveHub:
+    """A hub that runs, whatever the test before has done to it."""
+    assert shared_hub.process is not None
+    return shared_hub if shared_hub.process.poll() is None else shared_hub.start()
 
 
 def submit(client: httpx.Client, command: str) -> int:
@@ -164,6 +171,17 @@ def test_jobs_go_on_over_an_orderly_stop(hub: LiveHub) -> None:
     assert "stopped=0" in hub.tail(200) or '"stopped": 0' in hub.tail(200)
 
 
+def test_a_supervisor_that_is_killed_takes_its_processes_along(hub: LiveHub) -> None:
+    """So that the next start finds folder and port free."""
+    assert hub.process is not None
+    children = psutil.Process(hub.process.pid).children()
+    assert len(children) == 4
+    hub.process.send_signal(signal.SIGKILL)
+    hub.process.wait()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    assert not alive
+
+
 # --- what can't be run ----------------------------------------------------------------------------------------------
 
 
@@ -196,7 +214,6 @@ def test_a_port_that_is_taken(tmp_path: Path) -> None:
         ("port = 70000", "port"),
         ("prot = 8080", "Did you mean port?"),
         ('log_level = "loud"', "log_level"),
-        ('store = "sqllite:///x"', "sqllite"),
         ('engine = "slurmish"', "slurmish"),
         ("engine_options = {nodes = [{name = 7}]}", "node"),
     ],
@@ -322,19 +339,3 @@ def _fill(filler: Path) -> None:
                     os.write(file.fileno(), b"\0" * size)
             except OSError:
                 continue
-
-
-def test_a_supervisor_that_is_killed_takes_its_processes_along(tmp_path: Path) -> None:
-    """So that the next start finds folder and port free."""
-    hub = LiveHub(tmp_path / "data", workers=1)
-    try:
-        hub.start()
-        assert hub.process is not None
-        children = psutil.Process(hub.process.pid).children()
-        assert len(children) == 4
-        hub.process.send_signal(signal.SIGKILL)
-        hub.process.wait()
-        _, alive = psutil.wait_procs(children, timeout=20)
-        assert not alive
-    finally:
-        hub.destroy()
