@@ -76,6 +76,10 @@ class Application:
         }
         for path, page in own.items():
             handlers.append(HTTPRouteHandler(path, http_method="GET")(_annotated(_page(page))))
+        self._allowed = {
+            path: ", ".join(sorted([*methods, "OPTIONS"])).encode()
+            for path, methods in _methods([*own]).items()
+        }
         return Litestar(
             route_handlers=handlers,
             openapi_config=None,
@@ -110,6 +114,8 @@ class Application:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if scope["method"] == "OPTIONS":
+                    self._allow(scope, message)
                 message["headers"] = [*message["headers"], (b"x-request-id", request_id)]
             await send(message)
 
@@ -126,6 +132,13 @@ class Application:
         finally:
             metrics.inflight -= 1
             metrics.observe(_template(scope), _method(scope["method"]), status, time.perf_counter() - begun)
+
+    def _allow(self, scope: Any, message: Any) -> None:
+        """OPTIONS names all methods of the path, where Litestar names those of one of its handlers."""
+        allowed = self._allowed.get(scope.get("path_template", ""))
+        if allowed is not None:
+            kept = [pair for pair in message["headers"] if pair[0].lower() != b"allow"]
+            message["headers"] = [*kept, (b"allow", allowed)]
 
     def _outside(self, request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
         """Errors that no endpoint has seen: unknown paths and methods."""
@@ -229,3 +242,11 @@ def _method(method: str) -> str:
 def _typed(path: str) -> str:
     """Litestar's form of a template: parameters with their type; ours are read by `endpoint`."""
     return re.sub(r"\{(\w+)\}", r"{\1:str}", path)
+
+
+def _methods(own: list[str]) -> dict[str, list[str]]:
+    """What each path answers to, by path."""
+    methods = {path: ["GET"] for path in own}
+    for route in ROUTES:
+        methods.setdefault(_typed(PREFIX + route.path), []).append(route.method)
+    return methods

@@ -22,6 +22,7 @@ from mintyard.app.read_model.database import ReadModel
 from mintyard.domain.commands import Command
 from mintyard.domain.errors import (
     InvalidRequest,
+    InvalidSpec,
     MediaTypeUnsupported,
     ScopeMissing,
     TooLarge,
@@ -36,6 +37,8 @@ from mintyard.ports.store import Record
 
 T = TypeVar("T")
 MAX_KEY_CHARS: Final = 64
+MAX_AHEAD_RECORDS: Final = 10_000
+"""How far a record that a client has seen may be ahead of what was heard here; nobody waits for later ones."""
 _UNKNOWN: Final = re.compile(r"unknown field `([^`]*)`")
 
 
@@ -131,7 +134,12 @@ class Call:
         raw = self.headers.get(b"x-mintyard-min-seq", b"0")
         if not raw.isdigit() or len(raw) > 19 or int(raw) >= 2**63:
             raise InvalidRequest(why="X-Mintyard-Min-Seq must be a whole number below 2^63")
-        return max(int(raw), self.query.get("min_seq") or 0)
+        wanted = max(int(raw), self.query.get("min_seq") or 0)
+        durable = self.services.feed.durable_seq
+        if wanted > durable + MAX_AHEAD_RECORDS:
+            why = f"record {wanted} can't exist yet, the last one is {durable}"
+            raise InvalidSpec(field="min_seq", why=why)
+        return wanted
 
     async def body(self) -> bytes:
         """The whole body, read no further than `MAX_BODY_BYTES`. Errors: `TooLarge`, `MediaTypeUnsupported`."""

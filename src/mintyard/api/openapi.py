@@ -37,7 +37,7 @@ _WRITES: Final = (
     errors.StoreUnavailable,
     errors.CommitUnknown,
 )
-_READS: Final = (errors.NotCaughtUp, errors.NotLeader)
+_READS: Final = (errors.NotCaughtUp, errors.NotLeader, errors.InvalidSpec)
 _MEANING: Final = {
     400: "The request can't be read.",
     401: "No usable token was sent.",
@@ -59,6 +59,8 @@ KEY_HEADER: Final[dict[str, Any]] = {
     "description": "A UUIDv7 made for this request. A repeat within 24 hours gets the same answer and has one effect.",
     "schema": {
         "type": "string",
+        "minLength": 36,
+        "maxLength": 36,
         "pattern": "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-7[0-9a-fA-F]{3}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$",
     },
 }
@@ -142,7 +144,7 @@ def _responses(route: Route, schemas: dict[int, dict[str, Any]]) -> dict[str, An
             "content": {
                 MEDIA_TYPE: {
                     "schema": schemas[id(ProblemDetails)],
-                    "examples": {kind.code: _example(kind) for kind in kinds},
+                    "examples": {kind.code: {"$ref": f"#/components/examples/{kind.code}"} for kind in kinds},
                 }
             },
         }
@@ -207,6 +209,12 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": named,
+            "examples": {
+                kind.code: _example(kind)
+                for kind in sorted(
+                    {kind for route in ROUTES for kind in refusals_of(route)}, key=lambda kind: kind.code
+                )
+            },
             "securitySchemes": {
                 "token": {
                     "type": "http",

@@ -103,7 +103,7 @@ class DependencyUnknown(Refused):
 
 class IdempotencyKeyInvalid(Refused):
     code = "idempotency_key_invalid"
-    status = 400
+    status = 422
     exit_status = Exit.USAGE
     message = "The idempotency key {why}."
     remedy = "Make a new UUIDv7 for each new request and send it again only for a retry within 24 hours."
