@@ -1,12 +1,13 @@
 """Load within the writer's loop, as an ingress worker brings it: what arrived since the last look, in one offer.
 
 Open loop: Poisson arrivals, and latency counts from the arrival that was due, also when the loop came late to it. Closed loop:
-a fixed number of tasks in flight. Everything is timed on the loop's clock.
+a fixed number of tasks in flight. Everything is timed on the monotonic clock, which is the loop's as well.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ class Load:
     # --- what the writer says ---------------------------------------------------------------------------------------
 
     def answered(self, outcomes: list[tuple[Any, Any]]) -> None:
-        now = self.loop.time()
+        now = time.monotonic()
         tags: list[int] = []
         jobs: list[int] = []
         for tag, outcome in outcomes:
@@ -61,10 +62,10 @@ class Load:
         self.acked += len(tags)
 
     def dispatched(self, jobs: list[int]) -> None:
-        self.dispatched_at[jobs] = self.loop.time()
+        self.dispatched_at[jobs] = time.monotonic()
 
     def ended(self, jobs: list[int]) -> None:
-        self.completed_at[jobs] = self.loop.time()
+        self.completed_at[jobs] = time.monotonic()
         self.completed += len(jobs)
         self.refill()
 
@@ -91,11 +92,11 @@ class OpenLoad(Load):
         self.count = count
 
     def start(self) -> None:
-        self.due_at += self.loop.time() + 0.01
+        self.due_at += time.monotonic() + 0.01
         self._look()
 
     def _look(self) -> None:
-        now = self.loop.time()
+        now = time.monotonic()
         end = int(np.searchsorted(self.due_at, now, "right"))
         if end > self.offered:
             self.late_s = max(self.late_s, now - self.due_at[self.offered])
@@ -119,7 +120,7 @@ class ClosedLoad(Load):
     def refill(self) -> None:
         end = min(self.completed + self.window, len(self.due_at))
         if not self.stopped and end > self.offered:
-            self.due_at[self.offered : end] = self.loop.time()
+            self.due_at[self.offered : end] = time.monotonic()
             self.send(self.offered, end)
 
     def stop(self) -> None:

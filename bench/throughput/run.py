@@ -75,7 +75,7 @@ class Meter:
         self.cpu = time.process_time()
         self.completed, self.commits, self.bytes = load.completed, leader.commits, leader.bytes
         self.records = leader.records
-        self.loop_at = load.loop.time()
+        self.loop_at = time.monotonic()
 
 
 async def run(settings: Settings, folder: Path) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from typing import Any
 from bench.report import table
 from bench.throughput import tenants
 from bench.throughput.noop import NoopEngine
-
 from mintyard.app.decisions import Decisions
 from mintyard.app.link import Answer
 from mintyard.domain import hub

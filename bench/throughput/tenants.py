@@ -52,7 +52,7 @@ def authorities(now: int) -> list[Authority]:
     ]
 
 
-def opening(tokens: list[Authority]) -> list[Command]:
+def opening(tokens: list[Authority], count: int = NODES) -> list[Command]:
     commands: list[Command] = [Found("bench")]
     commands += [OpenAccount(None, account) for account in accounts() if account != ROOT]
     commands += [
@@ -61,7 +61,7 @@ def opening(tokens: list[Authority]) -> list[Command]:
         for priority in range(100, 100 + GRANTS)
     ]
     commands += [RegisterToken(None, token) for token in tokens]
-    inventory = nodes()
+    inventory = nodes(count)
     commands += [TakeReports(ENGINE, tuple(inventory[at : at + 500])) for at in range(0, len(inventory), 500)]
     return commands
 

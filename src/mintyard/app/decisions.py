@@ -80,13 +80,22 @@ class Decided:
 class Decisions:
     """The state of one term of leadership: made by recovery, discarded when a commit fails."""
 
-    def __init__(self, state: State, head: Record | None, round_limit: int = DEFAULT_ROUND_LIMIT) -> None:
+    def __init__(
+        self,
+        state: State,
+        head: Record | None,
+        round_limit: int = DEFAULT_ROUND_LIMIT,
+        timer: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self.state = state
         self.head = head
         self.stirred = True
         """Whether a round may find something to place."""
         self.planned = False
         """Whether the last tick held a round."""
+        self.round_s = 0.0
+        """What that round took by `timer`, which decides nothing."""
+        self._timer = timer
         self.kinds: list[type] = []
         """Type of each command of the last tick, in the order of its replies."""
         self._round_limit = round_limit
@@ -119,8 +128,8 @@ class Decisions:
     ) -> tuple[Decided | None, list[tuple[Sink, Any, Any]]]:
         """One tick at `now` (ns): what to write (None: nothing happened) and the replies that go with it.
 
-        `plan` adds a round, `may_plan` does when the tick stirred something, `spent` says when the tick has taken its time. An exception means a fault of ours: then the
-        state must be discarded (see `undone`)."""
+        `plan` adds a round, `may_plan` does when the tick stirred something, `spent` says when the tick has taken its time.
+        An exception means a fault of ours: then the state must be discarded (see `undone`)."""
         state = self.state
         execute = hub.execute
         inputs: list[Command] = []
@@ -162,11 +171,13 @@ class Decisions:
     def _round(self, inputs: list[Command], events: list[AnyEvent], now: int) -> bool:
         """Plan a round; whether another one should follow at once."""
         self.planned = True
+        began = self._timer()
         round_ = Tick(self._round_limit)
         made, reply = hub.execute(self.state, round_, now)
         if made:
             inputs.append(round_)
             events += made
+        self.round_s = self._timer() - began
         return getattr(reply, "ref", 0) == self._round_limit
 
     def _decided(self, inputs: list[Command], events: list[AnyEvent], now: int, term: int) -> Decided:

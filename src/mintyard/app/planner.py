@@ -22,7 +22,6 @@ from mintyard.app.tailer import Tailer
 from mintyard.domain.errors import InvalidRequest, InvariantBroken, NotCaughtUp, Unavailable
 from mintyard.domain.ledger.book import LEDGER_ACCOUNTS
 from mintyard.domain.state import State
-from mintyard.domain.units import Unit
 from mintyard.ports.store import Store
 
 _log = structlog.get_logger(__name__)
@@ -140,9 +139,9 @@ def count_state(state: State) -> Counts:
         dict(sorted(Counter(node.state for node in state.nodes.values()).items())),
         dict(sorted(Counter(token.state for token in state.tokens.values()).items())),
         {
-            unit.value: dict(zip(LEDGER_ACCOUNTS, state.ledger.totals[unit], strict=True))
-            for unit in Unit
-            if any(state.ledger.totals[unit])
+            unit.value: dict(zip(LEDGER_ACCOUNTS, sums, strict=True))
+            for unit, sums in state.ledger.totals.items()
+            if any(sums)
         },
         dict(zip(names, used, strict=True)),
         {name: getattr(total, name) for name in names},

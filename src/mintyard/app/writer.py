@@ -273,7 +273,7 @@ class Writer:
             return
         ended = self._loop.time()
         if decisions.planned:
-            self._next_round = ended + _ROUND_SHARE * (ended - began)
+            self._next_round = ended + _ROUND_SHARE * decisions.round_s
         self._next_tick = began + self.settings.tick_ms / 1_000
         if self._observer is not None:
             self._observer.ticked(ended - began, decisions.planned, decisions.kinds, replies)
@@ -535,7 +535,7 @@ class Writer:
     def _lead(self, recovered: Recovered) -> None:
         self._check_kept(recovered)
         head = recovered.head
-        self._decisions = Decisions(recovered.state, head, self.settings.round_limit)
+        self._decisions = Decisions(recovered.state, head, self.settings.round_limit, time.perf_counter)
         self._clock = self._make_clock(recovered.state.now)
         self.durable_seq = head.seq if head else 0
         notice = self.revocations.reset(recovered.state)

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from mintyard.domain.errors import InvariantBroken
+from mintyard.domain.events import Line
 from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.ledger.book import Counter, Grant, Hold
 from mintyard.domain.ledger.prices import PriceBook
@@ -97,7 +98,7 @@ def encode(state: State) -> bytes:
         grants=[ledger.grants[number] for number in sorted(ledger.grants)],
         holds=[ledger.holds[number] for number in sorted(ledger.holds)],
         counters=[(block, unit, ledger.counters[block, unit]) for block, unit in sorted(ledger.counters)],
-        totals=[(unit, ledger.totals[unit]) for unit in Unit],
+        totals=list(ledger.totals.items()),
         tokens=[state.tokens[name] for name in sorted(state.tokens)],
         revoked=sorted(state.revoked.items()),
         prices=state.prices,
@@ -199,13 +200,19 @@ def _restore_ledger(state: State, content: Content) -> None:
     for account in ledger.accounts.values():
         for grants in account.grants.values():
             grants.sort(key=Grant.order)
+    lines: dict[tuple[Line, ...], tuple[Line, ...]] = {}
+    ceilings: dict[tuple[str | int, ...], tuple[str | int, ...]] = {}
     for hold in content.holds:
+        # Equal parts are one object again, as they were when the holds were placed.
+        hold.lines = lines.setdefault(hold.lines, hold.lines)
+        hold.ceilings = ceilings.setdefault(hold.ceilings, hold.ceilings)
         ledger.holds[hold.id] = hold
         if hold.expires_at:
             state.due.set("hold", hold.id, hold.expires_at)
     for block, unit, counter in content.counters:
         ledger.restore_counter(block, unit, counter)
-    ledger.totals = dict(content.totals)
+    if ledger.totals != dict(content.totals):
+        raise InvariantBroken(why="the totals of a snapshot are not those of its grants")
 
 
 def _restore_jobs(state: State, content: Content) -> None:

@@ -211,10 +211,11 @@ class Shadow:
             }
             if mine != theirs:
                 raise InvariantBroken(why=f"grant {number} is {theirs}, events say {mine}")
+        totals = state.ledger.totals
         for unit in Unit:
             for index, name in ((LEFT, "left"), (HELD, "held"), (SPENT, "spent")):
                 mine_total = sum(g[name] for n, g in self.grants.items() if self.units[n] is unit)
-                if state.ledger.totals[unit][index] != mine_total:
+                if totals[unit][index] != mine_total:
                     raise InvariantBroken(why=f"total {name} of {unit} is off")
         if set(state.ledger.holds) != set(self.holds):
             raise InvariantBroken(why="open holds differ from what events say")

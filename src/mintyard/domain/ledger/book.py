@@ -132,7 +132,6 @@ class Book:
         self.grants: dict[int, Grant] = {}
         self.holds: dict[int, Hold] = {}
         self.counters: dict[tuple[str, Unit], Counter] = {}
-        self.totals: dict[Unit, list[int]] = {unit: [0] * 6 for unit in UNITS}
         self.next_grant = 1
         self.next_hold = 1
         self.plan_epoch = 0
@@ -140,6 +139,18 @@ class Book:
         self._expiring: list[tuple[int, str, str]] = []
 
     # --- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def totals(self) -> dict[Unit, list[int]]:
+        """The six ledger accounts of each unit, summed over all grants; each sums to zero. Walks all grants."""
+        sums: dict[Unit, list[int]] = {unit: [0] * 6 for unit in UNITS}
+        for grant in self.grants.values():
+            of_unit = sums[grant.unit]
+            for at, part in enumerate(
+                (-grant.granted, -grant.refunded, grant.left, grant.held, grant.spent, grant.expired)
+            ):
+                of_unit[at] += part
+        return sums
 
     def plan(self, account: Account, mask: int) -> tuple[PlanEntry, ...]:
         """What a job that uses the resources in `mask` is charged on the path of `account`.
@@ -199,9 +210,6 @@ class Book:
                 grant.refunded -= sign * amount
         if grant.left < 0 or grant.held < 0 or grant.spent < 0 or grant.granted < 0:
             raise InvariantBroken(why=f"grant {grant.id} below zero: left {grant.left}, held {grant.held}")
-        totals = self.totals[grant.unit]
-        totals[source] -= amount
-        totals[target] += amount
 
     def _take_held(self, grant: Grant, target: int, amount: int) -> None:
         """`_move` from held, the way of every settlement, unrolled."""
@@ -212,9 +220,6 @@ class Book:
             grant.left += amount
         else:
             grant.expired += amount
-        totals = self.totals[grant.unit]
-        totals[HELD] -= amount
-        totals[target] += amount
         if amount < 0 or grant.held < 0:
             raise InvariantBroken(why=f"grant {grant.id}: {amount} leaves {grant.held} held")
 
@@ -281,18 +286,14 @@ class Book:
     def _reserve(
         self, lines: tuple[Line, ...], ceilings: tuple[str | int, ...], limits: tuple[str | int, ...]
     ) -> None:
-        grants, all_totals = self.grants, self.totals
+        grants = self.grants
         for line in lines:
-            legs = line.legs
-            totals = all_totals[line.unit]
-            numbers = iter(legs)
+            numbers = iter(line.legs)
             for number in numbers:
                 amount = next(numbers)
                 grant = grants[number]
                 grant.left -= amount
                 grant.held += amount
-                totals[LEFT] -= amount
-                totals[HELD] += amount
                 if amount < 0 or grant.left < 0:
                     raise InvariantBroken(why=f"hold of {amount} leaves {grant.left} at grant {grant.id}")
         if limits:
@@ -340,24 +341,19 @@ class Book:
 
     def apply_hold_closed(self, event: HoldClosed) -> None:
         hold = self.holds.pop(event.hold)
-        grants, all_totals = self.grants, self.totals
+        grants = self.grants
         for flat, to_spent in ((event.spent, True), (event.released, False)):
             numbers = iter(flat)
             for number in numbers:
                 amount = next(numbers)
                 grant = grants[number]
-                totals = all_totals[grant.unit]
-                totals[HELD] -= amount
                 grant.held -= amount
                 if to_spent:
                     grant.spent += amount
-                    totals[SPENT] += amount
                 elif grant.state == "active":
                     grant.left += amount
-                    totals[LEFT] += amount
                 else:
                     grant.expired += amount
-                    totals[EXPIRED] += amount
                 if amount < 0 or grant.held < 0:
                     raise InvariantBroken(why=f"grant {number}: {amount} leaves {grant.held} held")
         for block, unit, used, freed in _rows(event.ceilings, 4):
@@ -401,20 +397,12 @@ class Book:
 
     def check(self) -> None:
         """Every invariant of the ledger, from scratch; raises `InvariantBroken`. For tests, simulation and `doctor`."""
-        sums: dict[Unit, list[int]] = {unit: [0] * 6 for unit in UNITS}
         held: dict[int, int] = {}
         for grant in self.grants.values():
             parts = (-grant.granted, -grant.refunded, grant.left, grant.held, grant.spent, grant.expired)
             if sum(parts) or min(parts[2:]) < 0:
                 raise InvariantBroken(why=f"grant {grant.id} does not balance: {parts}")
-            for at, part in enumerate(parts):
-                sums[grant.unit][at] += part
             held[grant.id] = grant.held
-        for unit in UNITS:
-            if sums[unit] != self.totals[unit] or sum(self.totals[unit]):
-                raise InvariantBroken(
-                    why=f"totals of {unit} are {self.totals[unit]}, grants sum to {sums[unit]}"
-                )
         counted: dict[tuple[str, Unit], int] = {}
         for hold in self.holds.values():
             for line in hold.lines:
