@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+import traceback
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -41,7 +42,7 @@ class Report:
 
     def __init__(self) -> None:
         self.faults: dict[str, list[str]] = {}
-        self.facts: dict[str, Any] = {}
+        self.facts: dict[str, Any] = defaultdict(lambda: "?")
 
     def add(self, check: str, faults: list[str]) -> None:
         self.faults.setdefault(check, []).extend(faults)
@@ -106,8 +107,18 @@ def check_meanwhile(run: CrashRun) -> str:
 
 
 def check_all(run: CrashRun) -> Report:
-    """All checks, the hub's processes being stopped half way."""
+    """All checks; one that breaks off is a failure and hides none of the others' results."""
     report = Report()
+    try:
+        _check(run, report)
+    except Exception as error:
+        traceback.print_exc()
+        report.add("all checks could be made", [repr(error)])
+    return report
+
+
+def _check(run: CrashRun, report: Report) -> None:
+    """The hub's processes are stopped half way."""
     began = time.monotonic()
     report.add("people got only answers they must expect", run.memory.faults)
     jobs = _drain(run, report)
@@ -128,7 +139,6 @@ def check_all(run: CrashRun) -> Report:
     report.facts["stop_s"] = round(time.monotonic() - began, 2)
     report.add("orderly stop", [f"exit status {status}"] if status else [])
     report.add("no process is left", _orphans(run.hub.folder))
-    _check_journal(run, report)
     report.facts |= {
         "jobs": len(jobs),
         "attempts": len(evidence.runs),
@@ -138,7 +148,7 @@ def check_all(run: CrashRun) -> Report:
         "holds": len(run.memory.holds),
         "states": dict(Counter(job["state"] for job in jobs.values())),
     }
-    return report
+    _check_journal(run, report)
 
 
 def _get(client: httpx.Client, path: str) -> dict[str, Any]:
@@ -150,10 +160,12 @@ def _get(client: httpx.Client, path: str) -> dict[str, Any]:
 def _drain(run: CrashRun, report: Report) -> dict[int, dict[str, Any]]:
     """Wait until every job and hand-made hold has ended; the jobs, arrays left out."""
     live = ",".join(("submitted", "blocked", "held", "pending", "starting", "running", "stopping"))
+    least = f"min_seq={run.memory.seq}"
     with run.hub.client() as client:
 
         def quiet() -> bool:
-            return not any(pages(client, f"/jobs?state={live}")) and not any(pages(client, "/holds"))
+            jobs, holds = f"/jobs?state={live}&{least}", f"/holds?{least}"
+            return not any(pages(client, jobs)) and not any(pages(client, holds))
 
         left: list[str] = []
         try:

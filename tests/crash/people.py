@@ -73,6 +73,8 @@ class Memory:
     repeats: int = 0
     refused: int = 0
     ended: set[int] = field(default_factory=set)
+    seq: int = 0
+    """The latest record that anybody was told of: readers must see at least that."""
 
     def fault(self, why: str) -> None:
         with self.lock:
@@ -182,6 +184,8 @@ class Person(threading.Thread):
         """The body of a good answer; None for a refusal that is one of `refusals`. Others are faults."""
         answer = send(client or self.client, method, path, body, key, heard=self._heard)
         if answer.is_success:
+            with self.memory.lock:
+                self.memory.seq = max(self.memory.seq, answer.json()["seq"])
             return answer.json()
         code = (
             answer.json().get("code", "") if "json" in answer.headers.get("content-type", "") else answer.text
