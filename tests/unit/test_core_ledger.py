@@ -297,3 +297,10 @@ def test_a_model_with_a_price_of_its_own_is_charged_at_it_where_it_ran() -> None
     world.round()
     world.end(job, run_ms=3_600_000)
     assert world.grant("acme").spent == usd("2.3")
+
+
+def test_what_the_ledger_could_not_count_is_refused() -> None:
+    world = World()
+    world.do(c.SetPrices(None, PriceBook(world.now, gpu_nano=10**15)))
+    huge = JobSpec("x", Shape(gpus=4), time_limit_ms=300 * 86_400_000)
+    assert isinstance(world.refused(c.Submit(world.ann, (c.JobRequest(huge),))), errors.InvalidSpec)

@@ -221,8 +221,8 @@ def test_counts_are_the_state() -> None:
     assert sum(counts.jobs.values()) == len(run.state.jobs)
     assert sum(counts.nodes.values()) == len(run.state.nodes)
     for unit, sums in run.state.ledger.totals.items():
-        assert counts.ledger.get(unit.value, dict.fromkeys(LEDGER_ACCOUNTS, 0)) == dict(
-            zip(LEDGER_ACCOUNTS, sums, strict=True)
+        assert counts.ledger.get(unit.value, dict.fromkeys(LEDGER_ACCOUNTS, "0")) == dict(
+            zip(LEDGER_ACCOUNTS, map(str, sums), strict=True)
         )
     total = run.state.cluster.total()
     assert counts.total == {

@@ -139,7 +139,7 @@ def count_state(state: State) -> Counts:
         dict(sorted(Counter(node.state for node in state.nodes.values()).items())),
         dict(sorted(Counter(token.state for token in state.tokens.values()).items())),
         {
-            unit.value: dict(zip(LEDGER_ACCOUNTS, sums, strict=True))
+            unit.value: dict(zip(LEDGER_ACCOUNTS, map(str, sums), strict=True))
             for unit, sums in state.ledger.totals.items()
             if any(sums)
         },

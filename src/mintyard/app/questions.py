@@ -70,14 +70,15 @@ class Quote(msgspec.Struct, frozen=True, tag="quote"):
 
 
 class Counts(msgspec.Struct, frozen=True, tag="counts"):
-    """Live objects by state; amounts per unit over the whole hub in smallest units, by ledger account."""
+    """Live objects by state; amounts per unit over the whole hub by ledger account, as decimal
+    strings of smallest units since sums have no bound."""
 
     seq: int
     now: int
     jobs: dict[str, int]
     nodes: dict[str, int]
     tokens: dict[str, int]
-    ledger: dict[str, dict[str, int]]
+    ledger: dict[str, dict[str, str]]
     used: dict[str, int]
     total: dict[str, int]
 

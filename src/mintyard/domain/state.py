@@ -11,12 +11,14 @@ from typing import NamedTuple
 
 import msgspec
 
+from mintyard.domain.errors import InvalidSpec
 from mintyard.domain.events import Line
 from mintyard.domain.ids import ROOT
 from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.ledger.book import Account, Book, Counter, PlanEntry
 from mintyard.domain.ledger.charging import check_covered
 from mintyard.domain.ledger.prices import ALL_RESOURCES, Bill, PriceBook, bill, resource_mask
+from mintyard.domain.limits import MAX_AMOUNT
 from mintyard.domain.scheduling.cluster import Cluster
 from mintyard.domain.scheduling.queue import PendingQueue
 from mintyard.domain.scheduling.shapes import ShapeTable
@@ -35,13 +37,23 @@ class Token(msgspec.Struct, array_like=True, gc=False):
     parents: tuple[str, ...]
 
 
+MAX_CEILING_CHARGES = 256
+
+
 class Charges(NamedTuple):
     """What one attempt of a spec holds at an account: plan entries with their amounts, as of `epoch` of the book's plans.
-    `shared` are lines that holds have in common, by the grants that they draw on."""
+    `shared` are lines that holds have in common, by the grants that they draw on; `ceilings` what they charge there."""
 
     epoch: int
     entries: tuple[tuple[PlanEntry, int], ...]
     shared: dict[tuple[int, ...], tuple[Line, ...]]
+    ceilings: dict[tuple[str | int, ...], tuple[str | int, ...]]
+
+    def common(self, ceilings: tuple[str | int, ...]) -> tuple[str | int, ...]:
+        """One object for equal ceilings."""
+        if len(self.ceilings) >= MAX_CEILING_CHARGES:
+            self.ceilings.clear()
+        return self.ceilings.setdefault(ceilings, ceilings)
 
 
 class SpecEntry:
@@ -59,12 +71,20 @@ class SpecEntry:
         self.charges: dict[tuple[str, int], Charges] = {}
 
     def ceiling(self, number: int, book: PriceBook) -> Bill:
-        """The most that one attempt may use: the whole time limit at the highest rate that its GPU models have."""
+        """The most that one attempt may use: the whole time limit at the highest rate that its GPU models have.
+
+        Raises `InvalidSpec` when that is more than the ledger counts."""
         known = self.bills.get(number)
         if known is None:
             content = self.content
             rate = book.gpu_rate(content.shape.gpu_models)
-            known = self.bills[number] = bill(content.shape, content.time_limit_ms, book, rate)
+            known = bill(content.shape, content.time_limit_ms, book, rate)
+            if max(*known.stock, sum(known.money)) > MAX_AMOUNT:
+                raise InvalidSpec(
+                    field="time_limit_ms",
+                    why="with these resources it amounts to more than the ledger counts",
+                )
+            self.bills[number] = known
         return known
 
     def charges_on(self, ledger: Book, account: Account, number: int, book: PriceBook) -> Charges:
@@ -79,11 +99,8 @@ class SpecEntry:
         ceiling = self.ceiling(number, book)
         amounts = ((entry, ceiling.amount(entry.unit, entry.mask)) for entry in plan)
         entries = tuple((entry, amount) for entry, amount in amounts if amount)
-        charges = self.charges[account.id, number] = Charges(ledger.plan_epoch, entries, {})
+        charges = self.charges[account.id, number] = Charges(ledger.plan_epoch, entries, {}, {})
         return charges
-
-
-MAX_CEILING_CHARGES = 256
 
 
 class CeilingCharge(NamedTuple):

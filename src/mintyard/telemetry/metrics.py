@@ -113,7 +113,7 @@ def outcome_of(reply: Any) -> str:
 
 
 def ledger_lines(
-    ledger: Mapping[str, Mapping[str, int]], used: Mapping[str, int], total: Mapping[str, int]
+    ledger: Mapping[str, Mapping[str, str]], used: Mapping[str, int], total: Mapping[str, int]
 ) -> str:
     """The ledger's totals by unit and ledger account in smallest units, and what the nodes have and give, as text."""
     lines = [

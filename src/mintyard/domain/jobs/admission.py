@@ -106,7 +106,9 @@ def job_hold(
 ) -> HoldPlaced:
     """The hold for one attempt: its whole time limit at every level and ceiling, or the refusal of the first that is short."""
     charges = entry.charges_on(state.ledger, account, making.book_number, making.book)
-    lines = take_lines(charges.entries, making.now, making.draft)
+    lines = shared_lines(charges.entries, making.now, charges.shared, making.draft.grants)
+    if lines is None:
+        lines = take_lines(charges.entries, making.now, making.draft)
     ceilings: tuple[str | int, ...] = ()
     limits: tuple[str | int, ...] = ()
     if blocks:
@@ -117,6 +119,7 @@ def job_hold(
             for line in lines:
                 making.draft.give(line.legs)
             raise
+        ceilings = charges.common(ceilings)
     return HoldPlaced(
         making.hold, account.id, lines, ceilings, job, attempt, making.book_number, 0, "", "", limits
     )
@@ -242,6 +245,8 @@ def _admit(
     cost = entry.ceiling(admission.book_number, admission.book).amount(Unit.MONEY, ALL_RESOURCES)
     tasks = len(request.array.indices) if request.array else 0
     _check_budget(request.spec, cost)
+    if request.array is not None and cost * len(request.array.indices) > MAX_AMOUNT:
+        raise InvalidSpec(field="array", why="its tasks together amount to more than the ledger counts")
     outside = tuple(_outside(admission.state, request, within))
     base = numbers[index]
     for task in range(tasks) if request.array else (-1,):

@@ -209,6 +209,7 @@ def refund(state: State, command: Refund, now: int, out: list[AnyEvent]) -> Done
     grant = find_grant(state, within, command.grant, own=within == ROOT)
     check_amount(command.amount, grant.unit, 1)
     check_note(command.cause)
+    check_amount(grant.refunded + command.amount, grant.unit)
     if command.amount > grant.spent - grant.refunded:
         raise InvalidAmount(
             text=str(command.amount), unit=grant.unit.value, why="more than was spent and not yet refunded"
