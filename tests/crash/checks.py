@@ -128,6 +128,7 @@ def _check(run: CrashRun, report: Report) -> None:
         report.add("the same key gives the same job", _repeats(run))
         receipts = {job: _get(client, f"/jobs/{job}/receipt") for job in jobs}
         report.add("money adds up", _money(run, client, jobs, receipts))
+        report.add("every hold is known to its maker", _holds(run, client))
     acknowledged = dict(_numbers(run.memory.jobs))
     report.add("no narrowed token paid for more than its ceiling", _ceilings(run, acknowledged, receipts))
     report.add("nothing acknowledged is missing", _missing(acknowledged, jobs))
@@ -295,6 +296,20 @@ def _money(
             if float(balance["held"])
         ]
     return faults + expected.faults(accounts)
+
+
+def _holds(run: CrashRun, client: httpx.Client) -> list[str]:
+    """Those made by hand: as many as were acknowledged, each with its amount."""
+    shown = {hold["hold"]: hold for hold in pages(client, "/holds?state=any&job=0")}
+    known = {hold.hold: hold for hold in run.memory.holds}
+    faults = [f"hold {number} is missing" for number in known.keys() - shown.keys()]
+    faults += [f"hold {number}: nobody was told of it" for number in shown.keys() - known.keys()]
+    for number, hold in known.items():
+        used = hold.drawn if hold.used is None else hold.used
+        found = shown.get(number, {}).get("used", {})
+        if smallest(found.get("money", "0"), "money") != used:
+            faults.append(f"hold {number} was used for {used}: {shown.get(number)}")
+    return faults
 
 
 def _ceilings(
