@@ -15,20 +15,19 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-import msgspec
 import structlog
 
 from mintyard.app.clock import HubClock
-from mintyard.app.decisions import DEFAULT_ROUND_LIMIT, Decided, Decisions, Item, Look, Outcome, Sink
+from mintyard.app.decisions import Decided, Decisions, Item, Look, Outcome, Sink
 from mintyard.app.leader import Leader
 from mintyard.app.link import Answer, Notice
 from mintyard.app.record import decode_body
 from mintyard.app.recovery import Recovered
 from mintyard.app.revocations import Revocations
 from mintyard.app.store_thread import StoreThread
+from mintyard.app.writer_types import Observer, Outbox, Phase, WriterSettings
 from mintyard.domain import snapshot
 from mintyard.domain.commands import Command
 from mintyard.domain.errors import (
@@ -42,13 +41,12 @@ from mintyard.domain.errors import (
 )
 from mintyard.domain.limits import (
     MAX_APPEND_BYTES,
-    MAX_COMMANDS_PER_TICK,
-    MAX_INFLIGHT_COMMANDS,
     MAX_RECORD_BYTES,
 )
 from mintyard.domain.units import NS_PER_S
 from mintyard.ports.store import Record
 
+__all__ = ["Observer", "Outbox", "Phase", "Writer", "WriterSettings"]
 _log = structlog.get_logger(__name__)
 MAX_UNSENT_RECORDS: Final = 256
 """Ticks decided ahead of a stalled store; then commands wait undecided."""
@@ -58,60 +56,6 @@ _MAX_PAUSE_S: Final = 10.0
 _DUE_EVERY_S: Final = 0.1
 _ROUND_SHARE: Final = 4
 """After a round that took t, at least 4 t pass until the next: rounds take a fifth of the time at most."""
-
-
-class Phase(StrEnum):
-    """`standby`: another process leads, or the store can't be reached. `regaining`: the state is being recovered."""
-
-    NEW = "new"
-    STANDBY = "standby"
-    REGAINING = "regaining"
-    LEADING = "leading"
-    STOPPING = "stopping"
-    STOPPED = "stopped"
-
-
-class WriterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`tick_ms`: ticks under load are at least this far apart. `tick_budget_ms`: a tick takes no further command then.
-    `self_check` (tests): read each record back, compare kept and recovered state where both stand at the same record."""
-
-    tick_ms: float = 2.0
-    tick_budget_ms: float = 20.0
-    round_every_ms: float = 1_000.0
-    round_limit: int = DEFAULT_ROUND_LIMIT
-    retry_ms: float = 500.0
-    heartbeat_ms: float = 1_000.0
-    max_inflight: int = MAX_INFLIGHT_COMMANDS
-    max_commands_per_tick: int = MAX_COMMANDS_PER_TICK
-    self_check: bool = False
-
-
-class Outbox(Protocol):
-    """What carries effects to the engines. Called in the writer's loop; must not block."""
-
-    def resume(self, term: int) -> None:
-        """This process leads now: reconcile, then carry what comes."""
-        ...
-
-    def take(self, effects: list[Any]) -> None:
-        """Effects of durable records, in order."""
-        ...
-
-    def pause(self) -> None:
-        """This process does not lead: drop what has not left yet."""
-        ...
-
-
-class Observer(Protocol):
-    """What measures the writer. Called in the writer's loop, once a tick or commit."""
-
-    def ticked(
-        self, seconds: float, planned: bool, kinds: list[type], replies: list[tuple[Sink, Any, Any]]
-    ) -> None: ...
-
-    def committed(self, seconds: float, records: int, durable_seq: int) -> None: ...
-
-    def failed(self, error: MintyardError) -> None: ...
 
 
 class Writer:
