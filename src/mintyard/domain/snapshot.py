@@ -16,7 +16,7 @@ from mintyard.domain.events import Line
 from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.ledger.book import Counter, Grant, Hold
 from mintyard.domain.ledger.prices import PriceBook
-from mintyard.domain.lifecycle import LIVE_JOB_STATES
+from mintyard.domain.lifecycle import JOB, LIVE_JOB_STATES
 from mintyard.domain.scheduling.cluster import Cluster
 from mintyard.domain.scheduling.shapes import ShapeTable
 from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, State, Token
@@ -28,8 +28,8 @@ UPCASTS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
 """From schema n to n + 1, over the decoded but untyped content."""
 
 
-class JobRow(msgspec.Struct, array_like=True):
-    """A live job with its references as numbers."""
+class JobRow(msgspec.Struct, array_like=True, gc=False):
+    """A live job with its references as numbers; the fields of `Job` in their order."""
 
     id: int
     spec: int
@@ -227,11 +227,12 @@ def _restore_jobs(state: State, content: Content) -> None:
         state.add_array(array)
     for node in state.nodes.values():
         node.running = 0
+    states = {name: name for name in JOB.states}
     for row in content.jobs:
         spec, mandate = state.specs[row.spec], state.mandates[row.mandate]
-        values: dict[str, Any] = {name: getattr(row, name) for name in JobRow.__struct_fields__}
-        values["spec"], values["mandate"] = spec, mandate
-        job = Job(**values)
+        row.state = states[row.state]  # one string for all
+        values = msgspec.structs.astuple(row)
+        job = Job(values[0], spec, mandate, *values[3:])
         state.jobs[job.id] = job
         spec.count += 1
         mandate.count += 1

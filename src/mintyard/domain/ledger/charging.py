@@ -96,20 +96,25 @@ def take_lines(entries: Iterable[tuple[PlanEntry, int]], now: int, draft: Draft)
 
 
 def shared_lines(
-    entries: Sequence[tuple[PlanEntry, int]], now: int, shared: dict[tuple[int, ...], tuple[Line, ...]]
+    entries: Sequence[tuple[PlanEntry, int]],
+    now: int,
+    shared: dict[tuple[int, ...], tuple[Line, ...]],
+    taken: dict[int, int] | None = None,
 ) -> tuple[Line, ...] | None:
-    """What `take_lines` with an empty draft gives where each entry finds enough in one grant, one object for equal lines (so
-    a million holds share a few); None when some entry doesn't, and `take_lines` must say how or why not."""
+    """What `take_lines` gives where each entry finds enough in one grant, one object for equal lines (so that a million holds
+    share a few); None when some entry doesn't, and `take_lines` must say how or why not. `taken` is a draft's, if there is
+    one; it is noted there only when all entries found enough."""
     numbers: list[int] = []
     for entry, amount in entries:
         for grant in entry.grants:
+            left = grant.left - taken.get(grant.id, 0) if taken else grant.left
             if (
-                grant.left
+                left > 0
                 and grant.state == "active"
                 and grant.starts_at <= now
                 and (grant.expires_at == 0 or grant.expires_at > now)
             ):
-                if grant.left < amount:
+                if left < amount:
                     return None
                 numbers.append(grant.id)
                 break
@@ -126,6 +131,9 @@ def shared_lines(
                 for (entry, amount), number in zip(entries, numbers, strict=True)
             ]
         )
+    if taken is not None:
+        for (_, amount), number in zip(entries, numbers, strict=True):
+            taken[number] = taken.get(number, 0) + amount
     return lines
 
 
