@@ -185,6 +185,7 @@ def test_a_length_that_lies_is_no_way_around(hub: ApiHub, owner: httpx.Client) -
             422,
             "idempotency_key_invalid",
         ),
+        ({**JSON, "idempotency-key": ""}, 422, "idempotency_key_invalid"),
         ({**JSON, "idempotency-key": "0" * 36}, 422, "idempotency_key_invalid"),
         ({**JSON, "idempotency-key": "9" * 5_000}, 422, "idempotency_key_invalid"),
         ({**JSON, "idempotency-key": "01000000-0000-7000-8000-000000000000"}, 422, "idempotency_key_invalid"),

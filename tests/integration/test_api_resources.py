@@ -273,7 +273,7 @@ def test_pages_are_whole_and_linked(owner: httpx.Client) -> None:
         url = page.links["next"]["url"] if "next" in page.links else None
     assert sizes == [10, 10, 5]
     assert seen == sorted(set(seen), reverse=True)
-    assert got(owner.get("/api/v1/jobs?cursor=abc"), 400)["code"] == "invalid_request"
+    assert got(owner.get("/api/v1/jobs?cursor=abc"), 422)["code"] == "invalid_spec"
 
 
 def test_quotes_and_explanations(owner: httpx.Client) -> None:

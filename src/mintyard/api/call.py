@@ -116,10 +116,11 @@ class Call:
     @property
     def key(self) -> str:
         """The idempotency key, empty when none was sent; the core checks its form and age."""
-        raw = self.headers.get(b"idempotency-key", b"")
-        if len(raw) > MAX_KEY_CHARS:
-            return "x"  # refused by the core as any other malformed key
-        return raw.decode("latin-1")
+        raw = self.headers.get(b"idempotency-key")
+        if raw is None:
+            return ""
+        # An empty or endless one is refused by the core as any other malformed key.
+        return raw.decode("latin-1") if 0 < len(raw) <= MAX_KEY_CHARS else "x"
 
     @property
     def base(self) -> int:
@@ -203,7 +204,13 @@ class Call:
 
     async def look(self, query: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """A query of the read model, which has seen `min_seq`."""
-        return await self.run(query, self.services.model, *args, min_seq=self.min_seq, **kwargs)
+        try:
+            return await self.run(query, self.services.model, *args, min_seq=self.min_seq, **kwargs)
+        except InvalidRequest as error:
+            if not self.query.get("cursor"):
+                raise
+            # Well-formed as a parameter, and yet no cursor of this query.
+            raise InvalidSpec(field="cursor", why=str(error.params.get("why", "it can't be read"))) from None
 
     async def look_now(self, query: Callable[..., T], *args: Any, **kwargs: Any) -> T:
         """As `look`, up to everything that this process has heard of: for what a write needs to know."""
