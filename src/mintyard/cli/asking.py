@@ -25,7 +25,7 @@ def since_now(text: str, field: str) -> str | None:
 
 
 def amounts_of(parts: Sequence[str], field: str) -> dict[str, str]:
-    """`UNIT=AMOUNT` words; a bare amount is money."""
+    """`UNIT=AMOUNT` words; a bare amount is money. Errors: `InvalidSpec`, `InvalidAmount`."""
     found: dict[str, str] = {}
     for part in parts:
         unit, equals, value = part.rpartition("=")
@@ -33,6 +33,10 @@ def amounts_of(parts: Sequence[str], field: str) -> dict[str, str]:
         if not value or not unit or unit in found:
             raise InvalidSpec(field=field, why=f"{part[:40]!r} is not UNIT=AMOUNT, each unit once")
         found[unit] = value
+    from mintyard.sdk.request import amounts
+    from mintyard.wire.bounds import parse_amounts
+
+    parse_amounts(amounts(found))
     return found
 
 

@@ -20,6 +20,24 @@ RETRY_S = 5.0
 """How long a command is patient with a hub that is busy or restarting."""
 PATIENT_RETRY_S = 120.0
 """The same for commands that wait anyway."""
+UnitName = Literal[
+    "money", "gpu_hours", "cpu_core_hours", "memory_gb_hours", "storage_tb_hours", "input_tokens", "output_tokens"
+]  # fmt: skip
+"""`domain.units.Unit` as people write it; an enum would be asked for by the names that it has in Python."""
+ScopeName = Literal[
+    "job:submit", "job:read", "job:control", "job:operate", "token:mint", "token:revoke", "account:read",
+    "account:write", "grant:write", "hold:write", "node:read", "node:write", "price:write", "audit:read",
+]  # fmt: skip
+"""`domain.tokens.authority.Scope` as people write it."""
+UnitName = Literal[
+    "money", "gpu_hours", "cpu_core_hours", "memory_gb_hours", "storage_tb_hours", "input_tokens", "output_tokens"
+]  # fmt: skip
+"""`domain.units.Unit` as people write it."""
+ScopeName = Literal[
+    "job:submit", "job:read", "job:control", "job:operate", "token:mint", "token:revoke", "account:read", "account:write",
+    "grant:write", "hold:write", "node:read", "node:write", "price:write", "audit:read",
+]  # fmt: skip
+"""`domain.tokens.authority.Scope` as people write it."""
 _JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?")
 
 

@@ -38,14 +38,23 @@ class Printer:
         self.quiet = quiet
         self._headers = headers
 
-    def table(self, items: Sequence[Any], columns: Sequence[Column], *, headers: bool | None = None) -> None:
+    def table(
+        self,
+        items: Sequence[Any],
+        columns: Sequence[Column],
+        *,
+        headers: bool | None = None,
+        least: list[int] | None = None,
+    ) -> None:
         """Rows for people; nothing at all is said as such, on stderr."""
         if not items and headers is None:
             self.remark("none found")
             return
         shown = self._headers if headers is None else headers and self._headers
         cells = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        for line in lay_out(items, columns, headers=shown, cells=cells, colours=colours_on(sys.stdout)):
+        for line in lay_out(
+            items, columns, headers=shown, cells=cells, colours=colours_on(sys.stdout), least=least
+        ):
             self.line(line)
 
     def pairs(self, values: Iterable[tuple[str, str]]) -> None:

@@ -60,8 +60,10 @@ def lay_out(
     headers: bool = True,
     cells: int | None = None,
     colours: bool = False,
+    least: list[int] | None = None,
 ) -> list[str]:
-    """The lines of a table. `cells` is the terminal's width, None for no limit; with `colours`, styles are applied."""
+    """The lines of a table. `cells` is the terminal's width, None for no limit; with `colours`, styles are applied. `least` holds
+    the columns' widths from table to table, so that later rows stand under earlier ones."""
     kept = list(items)
     texts = [[plain(column.show(item)) for column in columns] for item in kept]
     titles = [column.title for column in columns]
@@ -69,6 +71,9 @@ def lay_out(
     if not rows:
         return []
     widths = [max(width(row[at]) for row in rows) for at in range(len(columns))]
+    if least is not None:
+        widths = [max(pair) for pair in zip(widths, least or widths, strict=True)]
+        least[:] = widths
     if cells is not None:
         _shrink(widths, columns, cells)
     lines: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
@@ -26,6 +27,7 @@ def follow(
     known: dict[Hashable, tuple[str, ...]] = {}
     rows: Iterable[Any] = first
     headers = True
+    least: list[int] = []
     done = 0
     try:
         while True:
@@ -35,7 +37,7 @@ def follow(
                 if known.get(key(item)) != told:
                     known[key(item)] = told
                     changed.append(item)
-            _show(printer, changed, columns, headers)
+            _show(printer, changed, columns, headers, least)
             headers = False
             if looks is not None and done >= looks:
                 return Exit.OK
@@ -46,7 +48,9 @@ def follow(
         return 130
 
 
-def _show(printer: Printer, items: list[Any], columns: Sequence[Column], headers: bool) -> None:
+def _show(
+    printer: Printer, items: list[Any], columns: Sequence[Column], headers: bool, least: list[int]
+) -> None:
     if printer.is_json:
         for item in items:
             printer.json_line(item)
@@ -54,4 +58,5 @@ def _show(printer: Printer, items: list[Any], columns: Sequence[Column], headers
         for item in items:
             printer.line(columns[0].show(item), flush=True)
     elif items or headers:
-        printer.table(items, columns, headers=headers)
+        printer.table(items, columns, headers=headers, least=least)
+        sys.stdout.flush()

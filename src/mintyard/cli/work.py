@@ -163,6 +163,8 @@ def read_work(words: Sequence[str], sbatch: Sbatch, more: More, *, local: bool) 
     unknown, operands = separate(words)
     flags = [*sbatch.words(), *unknown]
     tail = TAIL.get()
+    if sbatch.wrap is not None and not sbatch.wrap.strip():
+        raise InvalidSpec(field="--wrap", why="is empty; give a command")
     if operands and sbatch.wrap is not None:
         raise InvalidSpec(field="--wrap", why="takes the place of a file; give one of them")
     if not operands and not tail and sbatch.wrap is None:

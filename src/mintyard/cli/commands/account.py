@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from mintyard.cli.asking import confirm_file, since_now
 from mintyard.cli.commands.job import show_page
-from mintyard.cli.options import Output, Where
+from mintyard.cli.options import Output, UnitName, Where
 from mintyard.cli.printer import Printer, state_style
 from mintyard.cli.quantities import age, moment
 from mintyard.cli.tables import Column
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 app = App(name="account", help="Open accounts and see what they have.")
 grants = App(name="grant", help="Give accounts what they may spend.")
 _OUT, _WHERE = Output(), Where()
+ONBOARD_LIFE_S = 30 * 86_400
 Name = Annotated[str, Parameter(help="A path of names such as acme/vision/ann; / is the hub itself.")]
 TokenFile = Annotated[str, Parameter(name="--token-file")]
 Number = Annotated[int, Parameter(help="The grant's number.")]
@@ -206,7 +207,7 @@ def create(
     account: Name,
     amount: Annotated[str, Parameter(help="How much, as a plain decimal such as 12.5.")],
     *,
-    unit: Annotated[Unit, Parameter(name=["--unit", "-u"])] = Unit.MONEY,
+    unit: Annotated[UnitName, Parameter(name=["--unit", "-u"])] = "money",
     priority: int = 100,
     starts: str = "",
     expires: Expiry = "",
@@ -239,7 +240,7 @@ def create(
 def list_grants(
     account: Annotated[str, Parameter(help="Only grants to this account and those below it.")] = "",
     *,
-    unit: Annotated[Unit | None, Parameter(name=["--unit", "-u"])] = None,
+    unit: Annotated[UnitName | None, Parameter(name=["--unit", "-u"])] = None,
     state: Annotated[Literal["", "active", "expired", "ended"], Parameter(name=["--state", "-t"])] = "",
     limit: int = 1_000,
     out: Output = _OUT,
@@ -320,7 +321,7 @@ def onboard(
     role: Annotated[
         Literal["owner", "member", "auditor", "service"], Parameter(name=["--role", "-r"])
     ] = "owner",
-    life: str = "30d",
+    life: str = "",
     kept_in: TokenFile = "",
     save: str = "",
     out: Output = _OUT,
@@ -341,7 +342,7 @@ def onboard(
     role
         What its token may do (owner).
     life
-        How long its token lives (30d).
+        How long its token lives: 12h, 90d. Else 30 days, or as long as the token in use.
     kept_in
         Write the token there (0600) instead of to standard output.
     save
@@ -362,8 +363,9 @@ def onboard(
         granted = [
             hub.grants.create(account, unit, value, expires_at=ends_at) for unit, value in given.items()
         ]
-        minted = hub.tokens.mint(account, role=role, name=account, life=life)
-        from mintyard.cli.commands.token import hand_out
+        from mintyard.cli.commands.token import at_most, hand_out
+
+        minted = hub.tokens.mint(account, role=role, name=account, life=life or at_most(hub, ONBOARD_LIFE_S))
 
         if printer.is_json:
             told = {"account": account, "opened": opened, "grants": granted, "token": minted}

@@ -8,13 +8,12 @@ from cyclopts import App, Parameter
 
 from mintyard.cli.asking import amounts_of, since_now
 from mintyard.cli.commands.account import show_list, tell
-from mintyard.cli.options import Output, Where
+from mintyard.cli.options import Output, UnitName, Where
 from mintyard.cli.printer import state_style
 from mintyard.cli.quantities import age, count, moment, size
 from mintyard.cli.tables import Column
 from mintyard.cli.watching import follow
 from mintyard.domain.errors import Exit, InvalidSpec
-from mintyard.domain.units import Unit
 from mintyard.wire.nodes import Node
 
 holds = App(name="hold", help="Set amounts aside for something that is not a job, or give them to a holder.")
@@ -168,7 +167,7 @@ LINES = (
 def statement(
     account: Annotated[str, Parameter(help="The account; else the token's own.")] = "",
     *,
-    unit: Annotated[Unit, Parameter(name=["--unit", "-u"])] = Unit.MONEY,
+    unit: Annotated[UnitName, Parameter(name=["--unit", "-u"])] = "money",
     since: str = "",
     until: str = "",
     out: Output = _OUT,

@@ -13,13 +13,14 @@ from cyclopts import App, Parameter
 
 from mintyard.cli.asking import amounts_of, confirm_file, since_now, write_secret
 from mintyard.cli.commands.account import TokenFile, show_list, tell
-from mintyard.cli.options import Output, Where
+from mintyard.cli.options import Output, ScopeName, Where
 from mintyard.cli.printer import Printer, state_style
-from mintyard.cli.quantities import age, count, moment, size
+from mintyard.cli.quantities import age, count, moment, seconds_of, size
 from mintyard.cli.tables import Column
 from mintyard.credentials import Context, CredentialStore, KeySet, decode_key_set
 from mintyard.domain.errors import Exit, FileUnreadable, InvalidSpec
-from mintyard.domain.tokens.authority import Authority, Scope
+from mintyard.domain.limits import DEFAULT_TOKEN_LIFE_HOURS
+from mintyard.domain.tokens.authority import Authority
 from mintyard.domain.units import Unit, format_amount
 from mintyard.wire.bounds import format_instant
 from mintyard.wire.tokens import MintedToken, Role
@@ -31,12 +32,14 @@ app = App(name="token", help="Mint compute tokens, narrow them offline, look at 
 _OUT, _WHERE = Output(), Where()
 _LIMITS = "What the token is limited to"
 MAX_TOKEN_FILE_BYTES = 16_384
+LIFE_MARGIN_S = 5
+"""A new token's life counts from when the hub signs it."""
 Id = Annotated[str, Parameter(help="The token's id, 32 hex digits; `token ls` shows it.")]
 Given = Annotated[str, Parameter(help="A file with the token, `-` for standard input; else the one in use.")]
 Keys = Annotated[
     str, Parameter(name="--keys", help="A file with the hub's key set; else the one stored with the login.")
 ]
-_Scopes = Annotated[list[Scope] | None, Parameter(name="--scope", negative="", group=_LIMITS)]
+_Scopes = Annotated[list[ScopeName] | None, Parameter(name="--scope", negative="", group=_LIMITS)]
 _Ceilings = Annotated[list[str] | None, Parameter(name="--ceiling", negative="", group=_LIMITS)]
 _Text = Annotated[str | None, Parameter(group=_LIMITS)]
 _Names = Annotated[list[str] | None, Parameter(negative="", group=_LIMITS)]
@@ -59,7 +62,7 @@ def mint(
     role: Annotated[Role | None, Parameter(name=["--role", "-r"], group=_LIMITS)] = None,
     scope: _Scopes = None,
     name: str = "",
-    life: Annotated[str, Parameter(name="--life", group=_LIMITS)] = "24h",
+    life: Annotated[str, Parameter(name="--life", group=_LIMITS)] = "",
     not_before: _Text = None,
     ceiling: _Ceilings = None,
     gpus: _Text = None,
@@ -84,7 +87,7 @@ def mint(
     name
         For people to know it by.
     life
-        How long (24h): 12h, 30d.
+        How long: 12h, 30d. Else a day, or as long as the token in use.
     not_before
         From when on.
     ceiling
@@ -107,16 +110,23 @@ def mint(
         Store it as a login of this name, and use it from now on.
     """
     confirm_file(kept_in)
+    ceilings, begins = amounts_of(ceiling or [], "--ceiling"), since_now(not_before or "", "--not-before")
     with where.connect() as hub:
         minted = hub.tokens.mint(
-            account, role=role, scopes=scope, name=name, life=life, not_before=since_now(not_before or "", "--not-before"),
-            ceilings=amounts_of(ceiling or [], "--ceiling"), gpus=gpus, cpus=cpus, memory=memory, clusters=cluster,
+            account, role=role, scopes=scope, name=name, life=life or at_most(hub, DEFAULT_TOKEN_LIFE_HOURS * 3_600),
+            not_before=begins, ceilings=ceilings, gpus=gpus, cpus=cpus, memory=memory, clusters=cluster,
             models=model, jobs=job,
         )  # fmt: skip
         if out.is_json:
             out.printer.json(minted)
         hand_out(out.printer, hub, minted, kept_in=kept_in, save=save)
     return Exit.OK
+
+
+def at_most(hub: Hub, seconds: int) -> int:
+    """`seconds`, or what is left of the life of the token in use: none outlives its maker."""
+    left_s = seconds_of(hub.whoami().expires_at) - time.time() - LIFE_MARGIN_S
+    return max(1, min(seconds, int(left_s)))
 
 
 def hand_out(printer: Printer, hub: Hub, minted: MintedToken, *, kept_in: str, save: str) -> None:
