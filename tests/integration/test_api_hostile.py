@@ -237,6 +237,12 @@ def test_paths(owner: httpx.Client, method: str, path: str, status: int, code: s
         assert "GET" in answer.headers["allow"]
 
 
+def test_a_whole_number_may_be_written_with_a_point(owner: httpx.Client) -> None:
+    body = '{"launch": {"argv": ["true"]}, "gpus": 0.0, "time_limit_ms": 6e4}'
+    answer = owner.post("/api/v1/jobs?dry_run=true", content=body, headers=JSON)
+    assert answer.status_code == 201, answer.text
+
+
 def test_a_verb_takes_no_body(owner: httpx.Client) -> None:
     problem(owner.post("/api/v1/holds/1/void", json={"force": True}), 400, "invalid_request")
 

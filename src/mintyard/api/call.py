@@ -184,7 +184,13 @@ class Call:
         if not body and optional:
             body = b"{}"
         try:
-            return decoder.decode(body)
+            try:
+                return decoder.decode(body)
+            except msgspec.ValidationError as error:
+                if "got `float`" not in str(error):
+                    raise
+                # JSON has one kind of number: 2.0 is the whole number 2, for JSON Schema as well.
+                return msgspec.convert(_whole(msgspec.json.decode(body)), decoder.type)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidRequest(why=_why(error, decoder.type) if body else "it needs a JSON body") from None
 
@@ -224,3 +230,12 @@ def _why(error: Exception, kind: Any) -> str:
     unknown = _UNKNOWN.search(text)
     # Deeper objects have other fields; the place in the message is help enough.
     return text + nearest(unknown[1], kind.__struct_fields__) if unknown and " - at " not in text else text
+
+
+def _whole(value: Any) -> Any:
+    """`value` with floats that are exact whole numbers as integers."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    if isinstance(value, list):
+        return [_whole(item) for item in value]
+    return {name: _whole(item) for name, item in value.items()} if isinstance(value, dict) else value

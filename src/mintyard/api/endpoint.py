@@ -44,8 +44,10 @@ def endpoint(route: Route, services: Services, metrics: HttpMetrics) -> Served:
                 call.query = read_query(scope["query_string"], declared)
             for parameter in names:
                 call.path[parameter.name] = _path_value(parameter, scope["path_params"][parameter.name])
-            if not route.writes and route.secured:
-                _ = call.min_seq  # refused also where it is of no use
+            if route.writes:
+                _ = call.base  # a key that can't be is refused also where nothing reaches the core
+            elif route.secured:
+                _ = call.min_seq
             if decoder is not None:
                 body = await call.decode(decoder, optional=route.optional_body)
                 return await route.handler(call, body)

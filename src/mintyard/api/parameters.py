@@ -68,12 +68,12 @@ def choice(name: str, about: str, values: tuple[str, ...], default: str = "") ->
 
 def text(name: str, about: str, *, most: int = 128, pattern: str = "") -> Parameter:
     def read(value: str) -> str:
-        if not 1 <= len(value) <= most or not value.isprintable():
-            raise ValueError(f"must be 1 to {most} printable characters")
+        if not 1 <= len(value) <= most or not (value.isascii() and value.isprintable()):
+            raise ValueError(f"must be 1 to {most} printable ASCII characters")
         return value
 
     schema: dict[str, Any] = {"type": "string", "minLength": 1, "maxLength": most}
-    return Parameter(name, read, schema | {"pattern": pattern or r"^[\x20-\x7e\u00a1-\ud7ff]+$"}, about, "")
+    return Parameter(name, read, schema | {"pattern": pattern or r"^[\x20-\x7e]+$"}, about, "")
 
 
 def instant(name: str, about: str) -> Parameter:
