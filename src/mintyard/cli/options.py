@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from cyclopts import Parameter
 
@@ -20,20 +20,20 @@ RETRY_S = 5.0
 """How long a command is patient with a hub that is busy or restarting."""
 PATIENT_RETRY_S = 120.0
 """The same for commands that wait anyway."""
-UnitName = Literal[
+UnitName: TypeAlias = Literal[
     "money", "gpu_hours", "cpu_core_hours", "memory_gb_hours", "storage_tb_hours", "input_tokens", "output_tokens"
 ]  # fmt: skip
 """`domain.units.Unit` as people write it; an enum would be asked for by the names that it has in Python."""
-ScopeName = Literal[
+ScopeName: TypeAlias = Literal[
     "job:submit", "job:read", "job:control", "job:operate", "token:mint", "token:revoke", "account:read",
     "account:write", "grant:write", "hold:write", "node:read", "node:write", "price:write", "audit:read",
 ]  # fmt: skip
 """`domain.tokens.authority.Scope` as people write it."""
-UnitName = Literal[
+UnitName: TypeAlias = Literal[
     "money", "gpu_hours", "cpu_core_hours", "memory_gb_hours", "storage_tb_hours", "input_tokens", "output_tokens"
 ]  # fmt: skip
 """`domain.units.Unit` as people write it."""
-ScopeName = Literal[
+ScopeName: TypeAlias = Literal[
     "job:submit", "job:read", "job:control", "job:operate", "token:mint", "token:revoke", "account:read", "account:write",
     "grant:write", "hold:write", "node:read", "node:write", "price:write", "audit:read",
 ]  # fmt: skip
@@ -84,7 +84,7 @@ class Where:
         skip_httpx_command_line()
         from mintyard.sdk.sync.hub import Hub
 
-        return Hub(address_found=found or self.address(), retry_s=retry_s, timeout_s=timeout_s)
+        return Hub(address_found=found or self.address(), retry_s=retry_s, timeout_s=timeout_s, fresh=True)
 
 
 def skip_httpx_command_line() -> None:
