@@ -29,24 +29,6 @@ ScopeName: TypeAlias = Literal[
     "account:write", "grant:write", "hold:write", "node:read", "node:write", "price:write", "audit:read",
 ]  # fmt: skip
 """`domain.tokens.authority.Scope` as people write it."""
-UnitName: TypeAlias = Literal[
-    "money", "gpu_hours", "cpu_core_hours", "memory_gb_hours", "storage_tb_hours", "input_tokens", "output_tokens"
-]  # fmt: skip
-"""`domain.units.Unit` as people write it."""
-ScopeName: TypeAlias = Literal[
-    "job:submit", "job:read", "job:control", "job:operate", "token:mint", "token:revoke", "account:read", "account:write",
-    "grant:write", "hold:write", "node:read", "node:write", "price:write", "audit:read",
-]  # fmt: skip
-"""`domain.tokens.authority.Scope` as people write it."""
-_JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?")
-
-
-@Parameter(name="*")
-@dataclass(frozen=True)
-class Output:
-    """How answers are written."""
-
-    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], group="Output")] = "table"
     """table or json."""
     json: Annotated[bool, Parameter(name="--json", negative="", group="Output")] = False
     """Short for -o json."""
