@@ -13,6 +13,7 @@ from typing import Final
 
 SDK: Final = Path(__file__).parents[1] / "src" / "mintyard" / "sdk"
 NAMES: Final = {
+    "AsyncGenerator": "Generator",
     "AsyncBaseTransport": "BaseTransport",
     "AsyncClient": "Client",
     "AsyncIterator": "Iterator",
@@ -37,6 +38,7 @@ def synchronous(source: str) -> str:
     text = _LEAD.sub(r"\1", source).replace("await ", "")
     text = _NAME.sub(lambda match: NAMES[match[1]], text)
     text = _OWN.sub(r"\1", text)
+    text = text.replace("Generator[ServerEvent, None]", "Generator[ServerEvent, None, None]")
     # `time` stands for `asyncio`'s sleep; where both were imported, once is enough.
     return text.replace("import time\nimport ssl\nimport time\n", "import ssl\nimport time\n").replace(
         "import time\nimport time\n", "import time\n"

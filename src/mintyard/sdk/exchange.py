@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -21,7 +21,7 @@ from mintyard.domain.errors import (
     LimitReached,
     MintyardError,
 )
-from mintyard.sdk.request import Request, new_key
+from mintyard.sdk.request import API, Request, new_key
 from mintyard.wire.problems import MAX_PROBLEM_BYTES, MEDIA_TYPE, ProblemDetails, error_of
 
 T = TypeVar("T")
@@ -31,19 +31,40 @@ DEFAULT_RETRY_S: Final = 30.0
 MIN_SKEW_MS: Final = 60_000
 """A clock that differs by less is not the cause of a refused key."""
 _BUSY: Final = frozenset({429, 502, 503})
+_TIMELESS: Final = frozenset({f"{API}/keys", f"{API}/whoami"})
+"""Reads that don't depend on the journal."""
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+
+
+class _Ready(msgspec.Struct):
+    durable_seq: Annotated[int, msgspec.Meta(ge=0, lt=2**63)] = 0
 
 
 class Journey:
     """What one client remembers between requests: the last record it wrote, so that it reads its own writes, and by how much
-    the hub's clock differs from this one."""
+    the hub's clock differs from this one. `fresh`: it shall also see what others wrote before its first read."""
 
-    def __init__(self, url: str, token: str, retry_s: float = DEFAULT_RETRY_S) -> None:
+    def __init__(
+        self, url: str, token: str, retry_s: float = DEFAULT_RETRY_S, *, fresh: bool = False
+    ) -> None:
         self.url = url
         self.retry_s = retry_s
         self.seq = 0
+        self.fresh = fresh
         self.skew_ms = 0
         self._token = token
+
+    def lacks_seq(self, request: Request[Any]) -> bool:
+        """Whether the hub must first be asked how far it is: once, before the first read that may not be stale."""
+        return self.fresh and not self.seq and request.method == "GET" and request.target not in _TIMELESS
+
+    def take_seq(self, body: bytes) -> None:
+        """What `/ready` says: everything up to its durable record is to be seen from now on."""
+        self.fresh = False
+        try:
+            self.seq = max(self.seq, msgspec.json.decode(body, type=_Ready).durable_seq)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            pass
 
     def headers(self, request: Request[Any]) -> dict[str, str]:
         headers = {"accept": "application/json"}

@@ -83,7 +83,7 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):
-        return instant(value)
+        return instant(value) or ""
     if not isinstance(value, str) and isinstance(value, Iterable):
         return ",".join(map(str, value))
     return str(value)

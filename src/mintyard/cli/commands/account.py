@@ -350,7 +350,7 @@ def onboard(
     """
     from mintyard.sdk.request import amounts
 
-    wanted = [part.partition("=")[::2] for part in grant or []]
+    wanted = [(unit, value) for unit, _, value in (part.partition("=") for part in grant or [])]
     wanted += [("money", money)] * bool(money) + [("gpu_hours", gpu_hours)] * bool(gpu_hours)
     if any(not value for _, value in wanted) or len({unit for unit, _ in wanted}) < len(wanted):
         raise InvalidSpec(field="--grant", why="is UNIT=AMOUNT, each unit once")

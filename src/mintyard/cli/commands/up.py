@@ -62,7 +62,7 @@ def up(
     *,
     config: Annotated[str, Parameter(name="--config", help="A settings file (MINTYARD_CONFIG).")] = "",
     no_login: Annotated[bool, Parameter(name="--no-login", negative="")] = False,
-    flags: Flags = _NONE,
+    flags: Flags = _NONE,  # pyright: ignore[reportInvalidTypeForm] (a class made at run time)
 ) -> int:
     """Run a hub here until Ctrl-C. The first start founds it and leaves you its administrator's token.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, TypeVar
 
@@ -33,10 +33,11 @@ class AsyncConnection:
         *,
         timeout_s: float = 30.0,
         retry_s: float = DEFAULT_RETRY_S,
+        fresh: bool = False,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.address = address
-        self.journey = Journey(address.url, address.token, retry_s)
+        self.journey = Journey(address.url, address.token, retry_s, fresh=fresh)
         local = is_local(address.url)
         self._client = httpx.AsyncClient(
             base_url=address.url,
@@ -59,6 +60,8 @@ class AsyncConnection:
         exchange = Exchange(self.journey, request)
         while True:
             try:
+                if self.journey.lacks_seq(request):
+                    self.journey.take_seq((await self._client.get("/ready")).content)
                 response = await self._client.request(
                     request.method,
                     request.target,
@@ -73,7 +76,9 @@ class AsyncConnection:
                 return outcome
             await asyncio.sleep(outcome.seconds)
 
-    async def events(self, request: Request[Any], *, resume: bool = True) -> AsyncIterator[ServerEvent]:
+    async def events(
+        self, request: Request[Any], *, resume: bool = True
+    ) -> AsyncGenerator[ServerEvent, None]:
         """The events of a stream, one after another; a broken connection is taken up after the last event. Ends when the hub
         ends it, or raises after `retry_s` without contact."""
         reader = EventReader()
@@ -94,7 +99,7 @@ class AsyncConnection:
             reader.reset()
             await asyncio.sleep(0.5)
 
-    async def _stream(self, request: Request[Any], reader: EventReader) -> AsyncIterator[ServerEvent]:
+    async def _stream(self, request: Request[Any], reader: EventReader) -> AsyncGenerator[ServerEvent, None]:
         headers = self.journey.headers(request) | {"accept": "text/event-stream"}
         if reader.last_id:
             headers["last-event-id"] = reader.last_id

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -32,10 +32,11 @@ class Connection:
         *,
         timeout_s: float = 30.0,
         retry_s: float = DEFAULT_RETRY_S,
+        fresh: bool = False,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.address = address
-        self.journey = Journey(address.url, address.token, retry_s)
+        self.journey = Journey(address.url, address.token, retry_s, fresh=fresh)
         local = is_local(address.url)
         self._client = httpx.Client(
             base_url=address.url,
@@ -58,6 +59,8 @@ class Connection:
         exchange = Exchange(self.journey, request)
         while True:
             try:
+                if self.journey.lacks_seq(request):
+                    self.journey.take_seq((self._client.get("/ready")).content)
                 response = self._client.request(
                     request.method,
                     request.target,
@@ -72,7 +75,7 @@ class Connection:
                 return outcome
             time.sleep(outcome.seconds)
 
-    def events(self, request: Request[Any], *, resume: bool = True) -> Iterator[ServerEvent]:
+    def events(self, request: Request[Any], *, resume: bool = True) -> Generator[ServerEvent, None, None]:
         """The events of a stream, one after another; a broken connection is taken up after the last event. Ends when the hub
         ends it, or raises after `retry_s` without contact."""
         reader = EventReader()
@@ -93,7 +96,7 @@ class Connection:
             reader.reset()
             time.sleep(0.5)
 
-    def _stream(self, request: Request[Any], reader: EventReader) -> Iterator[ServerEvent]:
+    def _stream(self, request: Request[Any], reader: EventReader) -> Generator[ServerEvent, None, None]:
         headers = self.journey.headers(request) | {"accept": "text/event-stream"}
         if reader.last_id:
             headers["last-event-id"] = reader.last_id

@@ -30,7 +30,8 @@ class Hub:
     else from the credentials file's `context` (default: the current one).
 
     Requests are sent again when the connection broke or the hub is busy, for at most `retry_s`; writes carry an idempotency key,
-    so they take effect once. What this client wrote, it reads. Errors are the classes of `mintyard.domain.errors`.
+    so they take effect once. What this client wrote, it reads; with `fresh` also what others wrote before its first read.
+    Errors are the classes of `mintyard.domain.errors`.
     """
 
     def __init__(
@@ -41,11 +42,14 @@ class Hub:
         context: str = "",
         timeout_s: float = 30.0,
         retry_s: float = DEFAULT_RETRY_S,
+        fresh: bool = False,
         address_found: Address | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
         self.address = address_found or address(url, token, context)
-        self.connection = Connection(self.address, timeout_s=timeout_s, retry_s=retry_s, transport=transport)
+        self.connection = Connection(
+            self.address, timeout_s=timeout_s, retry_s=retry_s, fresh=fresh, transport=transport
+        )
         self.jobs = Jobs(self.connection)
         self.accounts = Accounts(self.connection)
         self.grants = Grants(self.connection)
