@@ -29,6 +29,15 @@ ScopeName: TypeAlias = Literal[
     "account:write", "grant:write", "hold:write", "node:read", "node:write", "price:write", "audit:read",
 ]  # fmt: skip
 """`domain.tokens.authority.Scope` as people write it."""
+_JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?")
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Output:
+    """How answers are written."""
+
+    output: Annotated[Literal["table", "json"], Parameter(name=["--output", "-o"], group="Output")] = "table"
     """table or json."""
     json: Annotated[bool, Parameter(name="--json", negative="", group="Output")] = False
     """Short for -o json."""
