@@ -37,7 +37,7 @@ _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
 
 
 class _Ready(msgspec.Struct):
-    durable_seq: Annotated[int, msgspec.Meta(ge=0, lt=2**63)] = 0
+    durable_seq: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
 
 
 class Journey:
