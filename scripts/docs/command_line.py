@@ -12,7 +12,8 @@ from mintyard.cli.application import application
 
 def pages() -> dict[str, str]:
     text = application().generate_docs(output_format="markdown", recursive=True)
-    for nothing in (' *[default: ""]*', " *[default: False]*", " *[default: []]*"):
+    # Run as a module, cyclopts puts this generator's own name behind that of an application.
+    for nothing in (" -m scripts.docs", ' *[default: ""]*', " *[default: False]*", " *[default: []]*"):
         text = text.replace(nothing, "")
     lines = "\n".join(line.rstrip() for line in text.strip().split("\n"))
     return {"command-line.md": f"{MADE}\n\n{lines}\n\n{_replay()}\n"}
