@@ -79,6 +79,29 @@ def test_a_read_does_not_move_the_seq_and_nonsense_is_ignored() -> None:
     assert (held.seq, held.skew_ms) == (0, 0)
 
 
+def test_a_fresh_client_asks_once_how_far_the_hub_is() -> None:
+    held = Journey(URL, "secret", fresh=True)
+    read = get("/jobs", dict)
+    assert held.lacks_seq(read)
+    assert not held.lacks_seq(get("/whoami", dict))
+    assert not held.lacks_seq(post("/jobs", Change))
+    held.take_seq(b'{"status":"not ready","durable_seq":12}')
+    assert held.headers(read)["x-mintyard-min-seq"] == "12"
+    assert not held.lacks_seq(read)
+    for nonsense in (
+        b"",
+        b"[]",
+        b'{"durable_seq":-1}',
+        b'{"durable_seq":9223372036854775808}',
+        b"[" * 100_000,
+        b"\xff",
+    ):
+        other = Journey(URL, "secret", fresh=True)
+        other.take_seq(nonsense)
+        assert (other.seq, other.lacks_seq(read)) == (0, False)
+    assert not journey().lacks_seq(read)
+
+
 def test_a_refusal_is_raised_as_the_hub_raised_it() -> None:
     error = QuotaExhausted(account="acme", short="1", unit="money", needed="2", left="1", later="")
     with pytest.raises(QuotaExhausted) as caught:
