@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from scripts.docs.markdown import MADE, code, table
 
@@ -11,9 +12,13 @@ from mintyard.cli.application import application
 
 
 def pages() -> dict[str, str]:
-    text = application().generate_docs(output_format="markdown", recursive=True)
-    # Run as a module, cyclopts puts this generator's own name behind that of an application.
-    for nothing in (" -m scripts.docs", ' *[default: ""]*', " *[default: False]*", " *[default: []]*"):
+    # cyclopts names what has no name of its own after the running program.
+    running, sys.argv[0] = sys.argv[0], "mintyard"
+    try:
+        text = application().generate_docs(output_format="markdown", recursive=True)
+    finally:
+        sys.argv[0] = running
+    for nothing in (' *[default: ""]*', " *[default: False]*", " *[default: []]*"):
         text = text.replace(nothing, "")
     lines = "\n".join(line.rstrip() for line in text.strip().split("\n"))
     return {"command-line.md": f"{MADE}\n\n{lines}\n\n{_replay()}\n"}
