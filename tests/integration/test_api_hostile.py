@@ -237,6 +237,15 @@ def test_paths(owner: httpx.Client, method: str, path: str, status: int, code: s
         assert "GET" in answer.headers["allow"]
 
 
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [("/jobs", "GET, OPTIONS, POST"), ("/jobs/1", "GET, OPTIONS, PATCH"), ("/keys", "GET, OPTIONS")],
+)
+def test_options_names_every_method(owner: httpx.Client, path: str, allowed: str) -> None:
+    answer = owner.request("OPTIONS", f"/api/v1{path}")
+    assert (answer.status_code, answer.headers["allow"]) == (204, allowed)
+
+
 def test_a_whole_number_may_be_written_with_a_point(owner: httpx.Client) -> None:
     body = '{"launch": {"argv": ["true"]}, "gpus": 0.0, "time_limit_ms": 6e4}'
     answer = owner.post("/api/v1/jobs?dry_run=true", content=body, headers=JSON)

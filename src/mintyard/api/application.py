@@ -135,7 +135,7 @@ class Application:
 
     def _allow(self, scope: Any, message: Any) -> None:
         """OPTIONS names all methods of the path, where Litestar names those of one of its handlers."""
-        allowed = self._allowed.get(scope.get("path_template", ""))
+        allowed = self._allowed.get(_template(scope))
         if allowed is not None:
             kept = [pair for pair in message["headers"] if pair[0].lower() != b"allow"]
             message["headers"] = [*kept, (b"allow", allowed)]
@@ -248,5 +248,5 @@ def _methods(own: list[str]) -> dict[str, list[str]]:
     """What each path answers to, by path."""
     methods = {path: ["GET"] for path in own}
     for route in ROUTES:
-        methods.setdefault(_typed(PREFIX + route.path), []).append(route.method)
+        methods.setdefault(PREFIX + route.path, []).append(route.method)
     return methods
