@@ -4,6 +4,8 @@
 writer and store, with tokens and ceilings, holds on four accounts, settlement, chain, and a projector beside it. Open loop at
 three rates and closed loop; ours, round robin and a strict priority queue in one harness. `p99_ms` is scheduled arrival to
 order dispatched (durable by then), `complete_p99_ms` to the end being durable.
+
+(b) Capacity: see `capacity.py`; alone by `--part capacity`.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import finish, median, table
+from bench.throughput import capacity
 
 RATES = (2_450, 10_000, 20_000)
 OURS = ""
@@ -25,7 +28,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 def run(given: argparse.Namespace) -> None:
     figures: dict[str, float] = {}
-    if given.quick:
+    if given.part == "capacity":
+        _capacity(figures, given)
+    elif given.quick:
         _control_plane(figures, [("sqlite", "")], [("", (20_000,), 5.0), ("", (0,), 5.0)], 1)
         _control_plane(
             figures, [("sqlite", "")], [("round_robin", (0,), 3.0), ("priority_queue", (0,), 3.0)], 1
@@ -34,7 +39,22 @@ def run(given: argparse.Namespace) -> None:
         stores = [("sqlite", ""), *_postgres()]
         plans = [(name, (*RATES, 0), 10.0) for name in (OURS, "round_robin", "priority_queue")]
         _control_plane(figures, stores, plans, given.runs)
+        _capacity(figures, given)
     finish("B3", figures)
+
+
+def _capacity(figures: dict[str, float], given: argparse.Namespace) -> None:
+    """(b), at an offered load that nobody can carry."""
+    seeds, seconds = ((1,), 10.0) if given.quick else ((1, 2, 3), capacity.SECONDS)
+    rows: list[list[Any]] = []
+    for policy in capacity.POLICIES:
+        runs = [capacity.simulate(policy, given.data, 5_000, seed, seconds) for seed in seeds]
+        result = {name: median([one[name] for one in runs]) for name in runs[0]}
+        rows.append([policy, result["done_per_s"], result["utilisation"], result["wait_ms"]])
+        figures[f"utilisation.{policy}"] = result["utilisation"]
+    print(
+        table(["5,000/s offered", "done/s", "GPU use %", "mean wait of those started, ms"], rows), flush=True
+    )
 
 
 def _postgres() -> list[tuple[str, str]]:

@@ -136,6 +136,20 @@ def first_fit(table: Any, count: int, cpus: int, memory: int, gpus: int, milli: 
     return -1, 0
 
 
+@numba.njit(cache=True)
+def ring_fit(
+    table: Any, count: int, start: int, busy: Any, cpus: int, memory: int, gpus: int, milli: int
+) -> tuple[int, int]:
+    """The first node from `start` around the ring that is not busy and has room, which is taken; -1 for none."""
+    for step in range(count):
+        node = (start + step) % count
+        if busy[node] == 0:
+            mask = take_on(table, node, cpus, memory, gpus, milli)
+            if mask >= 0:
+                return node, mask
+    return -1, 0
+
+
 def warm() -> None:
     """Compile before the clock starts."""
     table = np.zeros((SLOT + 16, 2), np.int32)
