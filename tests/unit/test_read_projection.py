@@ -312,19 +312,19 @@ def test_a_projector_goes_on_when_another_rebuilds(model: ReadModel, other: Read
 
 
 def test_amounts_beyond_64_bits_are_kept(other: ReadModel) -> None:
-    """A grant may be spent and refunded again and again: its sums pass 2^63 though no posting does."""
+    """A grant may be spent again after a refund: its sums pass 2^63 though no posting does."""
     run = Run()
     run.tick(c.Found("centre"), c.OpenAccount(None, "acme"))
     most = 2**62
     run.tick(c.CreateGrant(None, "acme", Unit.OUTPUT_TOKENS, most))
-    for number in range(1, 5):
+    for number in (1, 2):
         end = run.now + 10**12
         run.tick(c.PlaceHold(None, "acme", {Unit.OUTPUT_TOKENS: most}, end))
         run.tick(c.SettleHold(None, number, {Unit.OUTPUT_TOKENS: most}))
         run.tick(c.Refund(None, 1, most))
     rebuild(run.store, other)
     balance = queries.show_grant(other, "/", 1).balance
-    assert (balance.spent, balance.refunded, balance.left) == (4 * most, 4 * most, most)
+    assert (balance.spent, balance.refunded, balance.left) == (2 * most, most, 0)
     assert queries.totals(other).even
     told = queries.statement(other, "acme", "acme", Unit.OUTPUT_TOKENS, rows=2)
     while told.next:
