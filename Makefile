@@ -47,7 +47,7 @@ demo: $(VENV)/.hub ## the whole story on this machine, in a fresh folder
 	@"$(BIN)/python" -m mintyard.demo
 
 test: $(VENV)/.dev ## all tests that need no server
-	"$(BIN)/python" -m pytest -n $(WORKERS) --dist worksteal -m "not postgres and not service"
+	"$(BIN)/python" -m pytest -n $(WORKERS) --dist worksteal -m "not acceptance and not postgres and not service"
 
 quick: $(VENV)/.dev ## the fast unit tests
 	"$(BIN)/python" -m pytest -q -m "not slow and not postgres and not service" tests/unit

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from tests.integration.api_hub import ApiHub, started
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.acceptance]
 EXAMPLES = int(os.environ.get("MINTYARD_SCHEMATHESIS_EXAMPLES", "5"))
 SEED = "20301"
 MAX_RUN_S = os.environ.get("MINTYARD_SCHEMATHESIS_S", "150")
