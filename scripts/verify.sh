@@ -20,6 +20,7 @@ if [ -n "${MINTYARD_TEST_POSTGRES:-}" ]; then
   MINTYARD_REQUIRE_SERVICES=1 step postgres "$python" -m pytest -q -m postgres
 fi
 step sim "$python" -m mintyard.sim --seeds "${SEEDS:-10000}"
+step mutants "$python" -m tests.mutants
 step crash "$python" -m tests.crash --kills "${KILLS:-200}"
 step bench "$python" -m bench
 echo "results are in $results"
