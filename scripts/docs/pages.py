@@ -28,7 +28,9 @@ def pages() -> dict[str, str]:
     """Every file of docs/reference."""
     rows = [(f"[{title}]({name})", about) for name, title, about in _INDEX]
     made = {"README.md": page("Reference", "Made from the code.", table(("page", "what is in it"), rows))}
-    made |= state_machine.pages() | http.pages() | job_files.pages() | operation.pages() | command_line.pages()
+    made |= (
+        state_machine.pages() | http.pages() | job_files.pages() | operation.pages() | command_line.pages()
+    )
     unlisted = (
         {name for name in made if name.endswith(".md")} ^ {name for name, _, _ in _INDEX} ^ {"README.md"}
     )

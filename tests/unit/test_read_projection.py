@@ -92,8 +92,22 @@ def check_against_state(model: ReadModel, run: Run) -> None:
     accounts = {row[0]: row[2] for row in rows["accounts"]}
     assert accounts == {name: account.state for name, account in state.ledger.accounts.items()}
     assert [row[:8] + row[10:] for row in rows["grants"]] == [
-        (g.id, g.account, g.unit.value, g.state, g.priority, g.starts_at, g.expires_at, g.note)
-        + (g.granted, g.refunded, g.left, g.held, g.spent, g.expired)
+        (
+            g.id,
+            g.account,
+            g.unit.value,
+            g.state,
+            g.priority,
+            g.starts_at,
+            g.expires_at,
+            g.note,
+            g.granted,
+            g.refunded,
+            g.left,
+            g.held,
+            g.spent,
+            g.expired,
+        )
         for _, g in sorted(state.ledger.grants.items())
     ]
     tokens = {row[0]: row[1:5] for row in rows["tokens"]}

@@ -54,6 +54,7 @@ SCALE: Final[dict[Unit, int]] = {
 def parse_amount(text: str, unit: Unit) -> int:
     """Smallest units for a decimal string such as `"12.5"`; exact, or `InvalidAmount`.
 
+    A text of 18 decimals, as `format_amount` writes an amount that no decimal equals, gives that amount back.
     Refused: anything but a plain finite decimal, a negative amount, one finer than the smallest unit,
     one above `MAX_AMOUNT`. Exponents are refused as well, so that no short text makes a huge number.
     """
@@ -69,7 +70,10 @@ def parse_amount(text: str, unit: Unit) -> int:
         raise InvalidAmount(text=text, unit=unit.value, why="negative")
     numerator, denominator = value.as_integer_ratio()
     amount, rest = divmod(numerator * SCALE[unit], denominator)
-    if rest:
+    if rest and SCALE[unit] % 3 == 0 and len(text.strip().partition(".")[2]) == 18:
+        # What `format_amount` cut after 18 digits: the smallest unit it stood for lies just above.
+        amount += 1
+    elif rest:
         raise InvalidAmount(text=text, unit=unit.value, why=f"finer than 1/{SCALE[unit]}")
     if amount > MAX_AMOUNT:
         raise InvalidAmount(text=text, unit=unit.value, why="too large")

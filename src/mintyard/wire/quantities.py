@@ -153,7 +153,9 @@ def parse_gpus(text: str, field: str = "gpus", highest: int = limits.MAX_GPUS_PE
     if not colon and not text[:1].isdigit():
         models, count = text, "1"
     names = tuple(dict.fromkeys(models.split("|"))) if models else ()
-    well_formed = bool(text) and (models or not colon) and all(name[:1].isalnum() and ":" not in name for name in names)
+    well_formed = (
+        bool(text) and (models or not colon) and all(name[:1].isalnum() and ":" not in name for name in names)
+    )
     if not well_formed or not _DECIMAL.fullmatch(count) or len(names) > limits.MAX_GPU_MODELS_PER_JOB:
         refuse(field, text, allowed)
     for name in names:
