@@ -33,7 +33,7 @@ def run(given: argparse.Namespace) -> None:
     elif given.quick:
         _control_plane(figures, [("sqlite", "")], [("", (20_000,), 5.0), ("", (0,), 5.0)], 1)
         _control_plane(
-            figures, [("sqlite", "")], [("round_robin", (0,), 3.0), ("priority_queue", (0,), 3.0)], 1
+            figures, [("sqlite", "")], [("round_robin", (0,), 2.0), ("priority_queue", (0,), 2.0)], 1
         )
     else:
         stores = [("sqlite", ""), *_postgres()]
@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> None:
 
 def _capacity(figures: dict[str, float], given: argparse.Namespace) -> None:
     """(b), at an offered load that nobody can carry."""
-    seeds, seconds = ((1,), 10.0) if given.quick else ((1, 2, 3), capacity.SECONDS)
+    seeds, seconds = ((1,), 6.0) if given.quick else ((1, 2, 3), capacity.SECONDS)
     rows: list[list[Any]] = []
     for policy in capacity.POLICIES:
         runs = [capacity.simulate(policy, given.data, 5_000, seed, seconds) for seed in seeds]

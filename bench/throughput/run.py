@@ -48,7 +48,7 @@ class Settings(msgspec.Struct, kw_only=True):
     rate: float = 0.0
     seconds: float = 5.0
     warm_s: float = 1.0
-    window: int = 16_384
+    window: int = 2_048
     seed: int = 1
     projector: bool = True
     tick_ms: float = 2.0
@@ -115,7 +115,7 @@ async def run(settings: Settings, folder: Path) -> dict[str, Any]:
     lag = _lag(folder) if projector else {}
     if not settings.rate:
         load.stop()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 3
     while load.completed + load.refused < load.offered and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
     result = _result(settings, load, before, after) | {"lag": lag}
