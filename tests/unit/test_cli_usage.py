@@ -16,15 +16,21 @@ import msgspec
 import pytest
 from tests.unit.credentials_material import KEYS, make
 
+from mintyard.app.config import load_config
 from mintyard.app.journal import make_record
 from mintyard.app.journal_store import open_store
+from mintyard.app.read_model import queries
+from mintyard.app.read_model.database import open_read_model
+from mintyard.app.record import encode_body
 from mintyard.cli import main
 from mintyard.cli.application import NOUNS, application
 from mintyard.cli.options import ScopeName, UnitName
 from mintyard.cli.problems import asks_json
 from mintyard.credentials import Context, CredentialStore, encode_key_set, verify
-from mintyard.domain.commands import Found
+from mintyard.domain import hub
+from mintyard.domain.commands import Found, OpenAccount
 from mintyard.domain.errors import REGISTRY, Exit
+from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import Scope
 from mintyard.domain.units import NS_PER_S, Unit
 
@@ -424,6 +430,35 @@ def test_verify_offline_and_after_tampering(
     status, told = problem(capsys, "journal", "verify", "--store", url)
     assert (status, told["code"]) == (Exit.VERIFICATION, "verification_failed")
     assert told["params"]["seq"] == 2
+
+
+def test_the_read_model_is_made_anew_from_the_journal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    folder = tmp_path / "hub"
+    assert problem(capsys, "journal", "rebuild", "--folder", str(folder))[0] == Exit.NOT_FOUND
+    journal = folder / "journal"
+    journal.mkdir(parents=True)
+    store = open_store(f"sqlite:///{journal / 'journal.db'}")
+    lease = store.acquire("test", 60_000)
+    assert lease is not None
+    state = State()
+    previous = None
+    for number, command in enumerate((Found("centre"), OpenAccount(None, "acme")), 1):
+        hub.begin(state, number, number)
+        events, _ = hub.execute(state, command, number)
+        previous = make_record(previous, lease.term, number, 1, encode_body([command], events))
+        store.append(lease.term, [previous])
+    store.close()
+    for _ in range(2):
+        assert main(["journal", "rebuild", "--folder", str(folder), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["seq"] == 2
+        assert told["rows"] > 0
+    model = open_read_model(load_config({"folder": str(folder)}).read_model_url)
+    accounts = queries.list_accounts(model, "/")
+    model.close()
+    assert {account.account for account in accounts.rows} == {"/", "acme"}
 
 
 def test_a_journal_that_is_none(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

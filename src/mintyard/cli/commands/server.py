@@ -18,7 +18,10 @@ from mintyard.wire.bounds import format_instant
 if TYPE_CHECKING:
     from mintyard.app.config import Config
 
-journal = App(name="journal", help="Verify, read and replay the journal of a hub on this machine.")
+journal = App(
+    name="journal",
+    help="Verify, read and replay the journal of a hub on this machine; rebuild what is made from it.",
+)
 _OUT = Output()
 Folder = Annotated[str, Parameter(name="--folder", help="The hub's folder (MINTYARD_FOLDER).")]
 Store = Annotated[
@@ -250,4 +253,27 @@ def replay_journal(*, folder: Folder = "", store: Store = "", out: Output = _OUT
             f"{report.records} records, {report.inputs} inputs, {report.events} events decided alike"
         )
         out.printer.pairs([("state hash", told["state_hash"] or "")])
+    return Exit.OK
+
+
+@journal.command
+def rebuild(*, folder: Folder = "", store: Store = "", out: Output = _OUT) -> int:
+    """Make the read model anew from the journal. A running hub's readers see it grow; it may be broken off and run again."""
+    from mintyard.app.bootstrap import prepare_folder
+    from mintyard.app.projector import rebuild as project_again
+    from mintyard.app.read_model.database import open_read_model
+
+    config = load(folder, store)
+    with _opened(folder, store) as opened:
+        prepare_folder(config)
+        model = open_read_model(config.read_model_url, migrate=True)
+        try:
+            made = project_again(opened, model)
+        finally:
+            model.close()
+    told = {"seq": made.seq, "rows": made.rows}
+    if out.is_json:
+        out.printer.json(told)
+    elif not out.quiet:
+        out.printer.line(f"{made.rows} rows written from {made.seq} records")
     return Exit.OK
