@@ -9,13 +9,13 @@ from __future__ import annotations
 import argparse
 import gc
 import time
-from collections import deque
 from typing import Any
 
 from bench.report import table
 from bench.throughput import tenants
 from bench.throughput.noop import NoopEngine
 from mintyard.app.decisions import Decisions
+from mintyard.app.inbox import Inbox
 from mintyard.app.link import Answer
 from mintyard.domain import hub
 from mintyard.domain.commands import TakeReports
@@ -58,11 +58,12 @@ def measure(tasks: int, rounds: int, profile: str = "") -> dict[str, list[float]
         first = batch * tasks
         if profiler and batch == rounds // 10:
             profiler.enable()
-        inbox: deque[Any] = deque((mix[tag % len(mix)], sink, tag) for tag in range(first, first + tasks))
+        inbox: Inbox[Any] = Inbox()
+        inbox.extend((mix[tag % len(mix)], sink, tag) for tag in range(first, first + tasks))
         clock = _Clock(costs, tasks)
         _, replies = decisions.decide(inbox, now, 1, False, False, _never, tasks)
         clock.lap("submit")
-        placed, _ = decisions.decide(deque(), now, 1, True, True, _never)
+        placed, _ = decisions.decide(Inbox(), now, 1, True, True, _never)
         clock.lap("round")
         assert placed is not None
         orders = [effect.order for effect in placed.effects]

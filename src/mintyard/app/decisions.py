@@ -6,13 +6,13 @@ when something may have become possible, and leaves a `Decided`: a record to be 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
 
 from mintyard.app.effects import Effect, EffectPlanner
+from mintyard.app.inbox import Inbox
 from mintyard.app.journal import make_record
 from mintyard.app.link import Answer
 from mintyard.app.record import encode_body
@@ -118,7 +118,7 @@ class Decisions:
 
     def decide(
         self,
-        inbox: deque[Item],
+        inbox: Inbox[Item],
         now: int,
         term: int,
         plan: bool,

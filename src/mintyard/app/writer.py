@@ -21,6 +21,7 @@ import structlog
 
 from mintyard.app.clock import HubClock
 from mintyard.app.decisions import Decided, Decisions, Item, Look, Outcome, Sink
+from mintyard.app.inbox import Inbox
 from mintyard.app.leader import Leader
 from mintyard.app.link import Answer, Notice
 from mintyard.app.record import decode_body
@@ -82,7 +83,7 @@ class Writer:
         self._observer = observer
         self._make_clock = make_clock
         self._clock = time.time_ns
-        self._inbox: deque[Item] = deque()
+        self._inbox: Inbox[Item] = Inbox()
         self._lock = threading.Lock()
         self._inflight = 0
         self._woken = False
@@ -148,7 +149,7 @@ class Writer:
             if self._inflight + len(batch) > self.settings.max_inflight and not ours:
                 raise Overloaded(retry_after_s=1)
             self._inflight += len(batch)
-            self._inbox.extend(batch)
+            self._inbox.extend(batch, ours=ours)
             wake, self._woken = not self._woken, True
         if wake:
             self._loop.call_soon_threadsafe(self._on_wake)
@@ -436,8 +437,7 @@ class Writer:
 
     def _flush_inbox(self, error: MintyardError) -> None:
         with self._lock:
-            items = list(self._inbox)
-            self._inbox.clear()
+            items = self._inbox.drain()
         self._refuse([(sink, tag, error) for _, sink, tag in items])
 
     def _refuse(self, waiting: list[tuple[Sink, Any, MintyardError]]) -> None:
