@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Run in the background by a shell: what is ignored stays so in every child, and Ctrl-C could not be tested.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("dev", max_examples=100, deadline=None)
 settings.register_profile(

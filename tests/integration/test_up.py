@@ -28,7 +28,7 @@ from mintyard.app.bootstrap import ADMIN_FOLDER
 from mintyard.credentials import PREFIX
 from mintyard.domain.errors import Exit
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.acceptance]
 
 ENDED = ("succeeded", "failed", "timed_out", "cancelled", "skipped")
 
