@@ -31,10 +31,18 @@ ROUND = "mintyard.domain.scheduling_round"
 
 MUTANTS = (
     # ledger: movements
-    Mutant(BOOK, "totals[source] -= amount", "totals[source] += amount"),
+    Mutant(BOOK, "grant.spent += sign * amount", "grant.spent -= sign * amount"),
     Mutant(BOOK, "grant.held += amount\n", "grant.held += amount + 1\n"),
-    Mutant(BOOK, "self._take_held(grants[spent[at]], SPENT, spent[at + 1])", "pass"),
-    Mutant(BOOK, 'LEFT if grant.state == "active" else EXPIRED, released[at + 1]', "LEFT, released[at + 1]"),
+    Mutant(
+        BOOK,
+        "grant.held -= amount\n                if to_spent:",
+        "grant.held -= 0\n                if to_spent:",
+    ),
+    Mutant(
+        BOOK,
+        'elif grant.state == "active":\n                    grant.left += amount',
+        "elif True:\n                    grant.left += amount",
+    ),
     Mutant(BOOK, 'return LEFT if grant.state == "active" else EXPIRED', "return LEFT"),
     Mutant(BOOK, "self._move(grant, LEFT, EXPIRED, event.amount)", "pass"),
     Mutant(BOOK, "counter.held += amount", "counter.held += 0"),
@@ -57,7 +65,7 @@ MUTANTS = (
         "used = (counter.held + counter.spent if counter else 0)",
         "used = (counter.spent if counter else 0)",
     ),
-    Mutant(CHARGING, "if due > line.amount:", "if due > line.amount + 1:"),
+    Mutant(CHARGING, "due = charge if charge < amount else amount", "due = charge"),
     Mutant(CHARGING, "due -= part", "due -= 0"),
     Mutant(CHARGING, "released += (grant, rest)", "released += (grant, amount)"),
     Mutant(CHARGING, "if not grant.usable(now):", 'if grant.state != "active":'),
