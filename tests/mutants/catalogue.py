@@ -31,7 +31,7 @@ ROUND = "mintyard.domain.scheduling_round"
 
 MUTANTS = (
     # ledger: movements
-    Mutant(BOOK, "grant.spent += sign * amount", "grant.spent -= sign * amount"),
+    Mutant(BOOK, "way * sign * amount", "sign * amount"),
     Mutant(BOOK, "grant.held += amount\n", "grant.held += amount + 1\n"),
     Mutant(
         BOOK,
@@ -80,9 +80,7 @@ MUTANTS = (
         "return {unit: max(amounts.get(unit, 0), drawn.get(unit.value, 0)) for unit in Unit}",
         "return {unit: amounts.get(unit, 0) for unit in Unit}",
     ),
-    Mutant(
-        PRICES, "gpu * run_ms * gpu_rate // SCALE[Unit.GPU]", "gpu * run_ms // SCALE[Unit.GPU] * gpu_rate"
-    ),
+    Mutant(PRICES, "gpu * gpu_rate // _GPU_SCALE", "gpu // _GPU_SCALE * gpu_rate"),
     Mutant(PRICES, "n * shape.gpus * shape.gpu_milli", "shape.gpus * shape.gpu_milli"),
     Mutant(PRICES, "return max([self.gpu_nano, *self.gpu_models.values()])", "return self.gpu_nano"),
     # jobs

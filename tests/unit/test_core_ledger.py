@@ -10,9 +10,11 @@ from tests.unit.core_world import GPU_JOB, HOUR_NS, World, usd
 
 from mintyard.domain import commands as c
 from mintyard.domain import errors
-from mintyard.domain.events import HoldClosed, HoldPlaced, Refunded
+from mintyard.domain.events import HoldClosed, HoldPlaced, Line, Refunded
 from mintyard.domain.jobs.reports import AttemptEnded, Outcome
 from mintyard.domain.jobs.spec import JobSpec, Shape
+from mintyard.domain.ledger.book import Hold
+from mintyard.domain.ledger.charging import settle
 from mintyard.domain.ledger.prices import PriceBook, bill
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import NS_PER_MS, Unit, format_amount, parse_amount
@@ -299,3 +301,91 @@ def test_what_the_ledger_could_not_count_is_refused() -> None:
     world.do(c.SetPrices(None, PriceBook(world.now, gpu_nano=10**15)))
     huge = JobSpec("x", Shape(gpus=4), time_limit_ms=300 * 86_400_000)
     assert isinstance(world.refused(c.Submit(world.ann, (c.JobRequest(huge),))), errors.InvalidSpec)
+
+
+# --- the arithmetic of legs, draws and bounds, one case each --------------------------------------------------------
+
+
+def two_grants(world: World, *, first_ends: int = 0) -> None:
+    world.do(c.CreateGrant(None, "acme", Unit.MONEY, usd("3"), 10, expires_at=first_ends))
+    world.do(c.CreateGrant(None, "acme", Unit.MONEY, usd("5"), 20))
+
+
+def test_a_hold_over_two_grants_spends_the_first_before_the_second_and_no_more_than_was_used() -> None:
+    world = World(grants=False)
+    two_grants(world)
+    (job,) = world.submit(GPU_JOB)
+    world.round()
+    world.end(job, run_ms=1_800_000)
+    first, second = world.state.account("acme").grants[Unit.MONEY]
+    assert (first.spent, first.held, first.left) == (usd("2.65"), 0, usd("0.35"))
+    assert (second.spent, second.held, second.left) == (0, 0, usd("5"))
+
+
+def test_a_grant_past_its_end_is_not_drawn_on_even_before_a_tick_has_closed_it() -> None:
+    world = World(grants=False)
+    two_grants(world, first_ends=world.now + HOUR_NS)
+    world.now += HOUR_NS
+    assert isinstance(
+        world.refused(c.PlaceHold(None, "acme", {Unit.MONEY: usd("6")}, world.now + HOUR_NS)),
+        errors.QuotaExhausted,
+    )
+    world.do(c.PlaceHold(None, "acme", {Unit.MONEY: usd("4")}, world.now + HOUR_NS))
+    first, second = world.state.account("acme").grants[Unit.MONEY]
+    assert (first.held, second.held) == (0, usd("4"))
+
+
+def test_a_hold_and_its_grant_that_end_together_leave_nothing() -> None:
+    world = World(grants=False)
+    end = world.now + HOUR_NS
+    world.do(c.CreateGrant(None, "acme", Unit.MONEY, usd("3"), expires_at=end + 1))
+    world.do(c.PlaceHold(None, "acme", {Unit.MONEY: usd("2")}, end))
+    world.now = end + 1
+    world.round()
+    grant = world.grant("acme")
+    assert (grant.state, grant.left, grant.held, grant.expired) == ("expired", 0, 0, usd("3"))
+
+
+def test_no_more_is_taken_back_or_refunded_than_there_is() -> None:
+    world = World()
+    grant = world.grant("acme")
+    assert isinstance(world.refused(c.AdjustGrant(None, grant.id, -grant.left - 1)), errors.InvalidAmount)
+    hold = world.do(c.PlaceHold(None, "acme", {Unit.MONEY: usd("2")}, world.now + HOUR_NS)).ref
+    assert isinstance(world.refused(c.AdjustGrant(None, grant.id, -grant.left - 1)), errors.InvalidAmount)
+    world.do(c.SettleHold(None, hold, {Unit.MONEY: usd("2")}))
+    world.do(c.Refund(None, grant.id, usd("1.5")))
+    assert isinstance(world.refused(c.Refund(None, grant.id, usd("0.6"))), errors.InvalidAmount)
+    world.do(c.Refund(None, grant.id, usd("0.5")))
+    assert (grant.spent, grant.refunded, grant.left) == (usd("2"), usd("2"), usd("20"))
+
+
+def test_a_settlement_below_what_was_drawn_keeps_the_draw() -> None:
+    world = World()
+    hold = world.do(
+        c.PlaceHold(None, "acme", {Unit.MONEY: usd("4")}, world.now + HOUR_NS, holder="gateway")
+    ).ref
+    world.do(c.DrawHold(None, hold, {Unit.MONEY: usd("3")}))
+    world.do(c.SettleHold(None, hold, {Unit.MONEY: usd("1")}))
+    settled = next(event for event in world.events if isinstance(event, HoldClosed))
+    assert dict(zip(settled.used[::2], settled.used[1::2], strict=True)) == {"money": usd("3")}
+    assert (world.grant("acme").spent, world.grant("acme").left) == (usd("3"), usd("17"))
+
+
+def test_a_gang_costs_what_all_its_members_use() -> None:
+    one = bill(Shape(gpus=1), 3_600_000, PriceBook(), PriceBook().gpu_nano)
+    four = bill(Shape(gpus=1, members=4), 3_600_000, PriceBook(), PriceBook().gpu_nano)
+    assert four.money == tuple(4 * part for part in one.money)
+    assert four.stock == tuple(4 * part for part in one.stock)
+
+
+def test_a_hold_covers_the_dearest_model_that_may_be_given() -> None:
+    world = World()
+    world.do(c.SetPrices(None, PriceBook(world.now, gpu_models={"h100": usd("9")})))
+    world.submit(GPU_JOB)
+    assert world.grant("acme").held == usd("9.3")
+
+
+def test_a_settlement_never_exceeds_what_is_held() -> None:
+    hold = Hold(1, "acme", (Line(Unit.MONEY, 0, 10, (1, 10)),), (), 0, 0, 0, 0, "", "")
+    share = settle(hold, {Unit.MONEY: 12})
+    assert (share.spent, share.released) == ((1, 10), ())

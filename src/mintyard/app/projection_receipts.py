@@ -13,7 +13,7 @@ from mintyard.app.read_model.rows import PriceRow
 from mintyard.app.read_model.views import ChargeLine, HoldLine, Receipt, ResourceLine
 from mintyard.domain.events import HoldClosed
 from mintyard.domain.jobs.spec import Shape
-from mintyard.domain.ledger.prices import RESOURCES, PriceBook, charges, per_ms
+from mintyard.domain.ledger.prices import RESOURCES, PriceBook, bill, per_ms
 from mintyard.domain.units import Unit
 
 _models_decoder = msgspec.json.Decoder(dict[str, int])
@@ -76,8 +76,8 @@ def _resources(
     """One line for each of `RESOURCES`. Their sum is `total`, what the event says: were prices ever computed in another way
     than when it was written, the difference shows at the first resource used instead of making the receipt untrue."""
     rates = (gpu_rate, book.cpu_nano, book.memory_nano, book.storage_nano)
-    money = list(charges(shape, run_ms, book, gpu_rate))
-    stocks = [amount * run_ms for amount in per_ms(shape)]
+    made = bill(shape, run_ms, book, gpu_rate)
+    money, stocks = list(made.money), made.stock
     first = next((bit for bit, stock in enumerate(stocks) if stock), 0)
     money[first] += total - sum(money)
     return tuple(

@@ -33,6 +33,8 @@ from mintyard.domain.units import Unit
 
 ISSUED, REFUNDS, LEFT, HELD, SPENT, EXPIRED = range(6)
 LEDGER_ACCOUNTS: Final = ("issued", "refunds", "left", "held", "spent", "expired")
+_FIELDS: Final = (("granted", -1), ("refunded", -1), ("left", 1), ("held", 1), ("spent", 1), ("expired", 1))
+"""Where a grant keeps each ledger account; the sources are kept as what they gave."""
 UNITS: Final = tuple(Unit)
 
 
@@ -192,36 +194,16 @@ class Book:
 
     # --- movements -------------------------------------------------------------------------------------------------
 
-    def _move(self, grant: Grant, source: int, target: int, amount: int) -> None:
+    @staticmethod
+    def _move(grant: Grant, source: int, target: int, amount: int) -> None:
+        """One posting: `amount` from one ledger account of the grant to another."""
         if amount < 0:
             raise InvariantBroken(why=f"negative posting of {amount} at grant {grant.id}")
         for side, sign in ((source, -1), (target, 1)):
-            if side == LEFT:
-                grant.left += sign * amount
-            elif side == HELD:
-                grant.held += sign * amount
-            elif side == SPENT:
-                grant.spent += sign * amount
-            elif side == EXPIRED:
-                grant.expired += sign * amount
-            elif side == ISSUED:
-                grant.granted -= sign * amount
-            else:
-                grant.refunded -= sign * amount
+            field, way = _FIELDS[side]
+            setattr(grant, field, getattr(grant, field) + way * sign * amount)
         if grant.left < 0 or grant.held < 0 or grant.spent < 0 or grant.granted < 0:
             raise InvariantBroken(why=f"grant {grant.id} below zero: left {grant.left}, held {grant.held}")
-
-    def _take_held(self, grant: Grant, target: int, amount: int) -> None:
-        """`_move` from held, the way of every settlement, unrolled."""
-        grant.held -= amount
-        if target == SPENT:
-            grant.spent += amount
-        elif target == LEFT:
-            grant.left += amount
-        else:
-            grant.expired += amount
-        if amount < 0 or grant.held < 0:
-            raise InvariantBroken(why=f"grant {grant.id}: {amount} leaves {grant.held} held")
 
     def home(self, grant: Grant) -> int:
         """Where released and refunded amounts go: back to `left`, or to `expired` once the grant is closed."""
@@ -326,7 +308,7 @@ class Book:
     def apply_hold_drawn(self, event: HoldDrawn) -> None:
         hold = self.holds[event.hold]
         for grant, amount in _rows(event.spent, 2):
-            self._take_held(self.grants[grant], SPENT, amount)
+            self._move(self.grants[grant], HELD, SPENT, amount)
         hold.spent_legs = _merge(hold.spent_legs, event.spent)
         drawn_ceilings = hold.drawn_ceilings if hold.drawn_ceilings is not None else {}
         for block, unit, amount in _rows(event.ceilings, 3):

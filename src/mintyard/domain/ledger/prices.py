@@ -53,17 +53,6 @@ def resource_mask(shape: Shape) -> int:
     return sum(1 << bit for bit, amount in enumerate(per_ms(shape)) if amount)
 
 
-def charges(shape: Shape, run_ms: int, book: PriceBook, gpu_rate: int) -> tuple[int, int, int, int]:
-    """Nano-units for each of `RESOURCES` after `run_ms` in total; `gpu_rate` as pinned or as placed."""
-    gpu, cpu, memory, storage = per_ms(shape)
-    return (
-        gpu * run_ms * gpu_rate // SCALE[Unit.GPU],
-        cpu * run_ms * book.cpu_nano // SCALE[Unit.CPU],
-        memory * run_ms * book.memory_nano // SCALE[Unit.MEMORY],
-        storage * run_ms * book.storage_nano // SCALE[Unit.STORAGE],
-    )
-
-
 _POSITION: Final = {unit.value: bit for bit, unit in enumerate(RESOURCES)}
 _MONEY: Final = Unit.MONEY.value
 _GPU_SCALE, _CPU_SCALE, _MEMORY_SCALE, _STORAGE_SCALE = (SCALE[unit] for unit in RESOURCES)
@@ -92,9 +81,9 @@ class Bill(msgspec.Struct, frozen=True):
 
 
 def bill(shape: Shape, run_ms: int, book: PriceBook, gpu_rate: int) -> Bill:
-    n = shape.members * run_ms
-    gpu = n * shape.gpus * shape.gpu_milli
-    cpu, memory, storage = n * shape.cpus_milli, n * shape.memory_mib, n * shape.storage_mb
+    """What `run_ms` in total amounts to; `gpu_rate` as pinned or as placed. The one place where a price is applied."""
+    gpu, cpu, memory, storage = per_ms(shape)
+    gpu, cpu, memory, storage = gpu * run_ms, cpu * run_ms, memory * run_ms, storage * run_ms
     return Bill(
         (gpu, cpu, memory, storage),
         (
