@@ -73,7 +73,7 @@ def measure(tasks: int, rounds: int, profile: str = "") -> dict[str, list[float]
         clock.lap("engine")
         now += 3_000_000
         for step, half in (("started", reports[::2]), ("ended", reports[1::2])):
-            inbox.append((TakeReports(tenants.ENGINE, tuple(half)), sink, half))
+            inbox.extend([(TakeReports(tenants.ENGINE, tuple(half)), sink, half)], ours=True)
             clock.again()
             decisions.decide(inbox, now, 1, False, False, _never)
             clock.lap(step)
