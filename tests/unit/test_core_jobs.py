@@ -445,3 +445,24 @@ def test_a_dry_run_answers_the_same_and_leaves_nothing() -> None:
     assert not world.events
     assert not world.state.jobs
     assert world.do(c.Submit(world.ann, (JobRequest(GPU_JOB),))) == dry
+
+
+def test_a_job_s_cost_is_that_of_all_its_attempts() -> None:
+    world = World()
+    (job,) = world.submit(JobSpec("twice", GPU_JOB.shape, retries=1))
+    for exit_code in (1, 0):
+        world.round()
+        world.end(job, run_ms=60_000, exit_code=exit_code)
+    (ended,) = [event for event in world.events if isinstance(event, JobEnded)]
+    assert ended.cost == world.grant("acme").spent > 0
+    assert ended.run_ms == 60_000
+
+
+def test_the_next_attempt_may_use_what_the_last_one_gives_back() -> None:
+    world = World()
+    world.do(c.AdjustGrant(None, world.grant("acme").id, usd("5.4") - world.grant("acme").left))
+    (job,) = world.submit(JobSpec("again", GPU_JOB.shape, retries=1))
+    world.round()
+    world.end(job, run_ms=1_000, exit_code=1)
+    assert states(world) == {job: "pending"}
+    assert world.state.jobs[job].hold in world.state.ledger.holds

@@ -267,7 +267,6 @@ def job_requeued(state: State, event: e.JobRequeued) -> None:
     if event.trigger == "park":
         job.hold = 0
     else:
-        job.hold = state.ledger.next_hold - 1
         state.enqueue(job, state.now)
 
 

@@ -91,7 +91,7 @@ def attempt_ended(state: State, report: AttemptEnded, now: int, out: list[AnyEve
     share = _settle(state, job, used, cause, out)
     cost = 0 if cause in BLAMELESS else sum(used.money)
     if trigger == "requeue":
-        draft = _given_back(state, share, cause in BLAMELESS)
+        draft = _given_back(share, cause in BLAMELESS)
         hold, waiting_for = _next_hold(state, job, draft, now)
         if hold is not None:
             out.append(hold)
@@ -171,19 +171,13 @@ def _settle(state: State, job: Job, used: Bill, cause: str, out: list[AnyEvent])
     return share
 
 
-def _given_back(state: State, share: Settlement, refunded: bool) -> Draft:
-    """What the next hold may draw on again although it isn't applied yet; closed grants keep nothing to draw on."""
+def _given_back(share: Settlement, refunded: bool) -> Draft:
+    """What the next hold may draw on again although it isn't applied yet. What goes to grants that are closed does no harm
+    here: nothing is drawn from those."""
     draft = Draft()
-    grants = state.ledger.grants
-    for legs in (share.released, share.spent if refunded else ()):
-        draft.give(
-            [
-                part
-                for grant, amount in rows(legs, 2)
-                if grants[grant].state == "active"
-                for part in (grant, amount)
-            ]
-        )
+    draft.give(share.released)
+    if refunded:
+        draft.give(share.spent)
     for block, unit, spent, freed in rows(share.ceilings, 4):
         draft.counters[block, Unit(unit)] = -freed - (spent if refunded else 0)
     return draft
