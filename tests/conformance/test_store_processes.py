@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import queue
 import signal
@@ -10,12 +11,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pytest
 from tests.conformance.stores.appender import take_lease
 from tests.conformance.stores.backends import DURABLE, Backend, chain_on, make_backend
 
+from mintyard.adapters.stores.sqlite_file import open_file
 from mintyard.app.journal import verify_store
 
 ROOT = Path(__file__).parents[2]
@@ -150,3 +154,28 @@ def test_first_starts_at_once_make_one_store(backend: Backend) -> None:
         assert said.empty()
         assert [p.poll() for p in processes] == [None] * 4
         assert verify_store(backend.open()).last_seq == 1
+
+
+def open_and_close(path: Path, ready: Barrier, said: Queue[str]) -> None:
+    ready.wait(30)
+    try:
+        open_file(path, 5_000, read_only=False).close()
+    except Exception as error:
+        said.put(str(error))
+    else:
+        said.put("open")
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_processes_that_make_one_sqlite_file_at_once_all_get_it(tmp_path: Path) -> None:
+    """SQLite refuses a second change to WAL at once, whatever the busy time-out says."""
+    context = multiprocessing.get_context("fork")
+    for turn in range(30):
+        ready, said = context.Barrier(6), context.Queue()
+        path = tmp_path / str(turn) / "journal.db"
+        processes = [context.Process(target=open_and_close, args=(path, ready, said)) for _ in range(6)]
+        for process in processes:
+            process.start()
+        assert [said.get(timeout=30) for _ in processes] == ["open"] * 6
+        for process in processes:
+            process.join()

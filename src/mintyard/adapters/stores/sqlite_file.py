@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from mintyard.domain.errors import MintyardError, StoreCorrupt, StoreForeign, St
 APPLICATION_ID: Final = 0x4D59_4A31
 SCHEMA: Final = 1
 _MIN_PAGE_BYTES: Final = 512
+_RETRY_S: Final = 0.005
 
 _DDL: Final = (
     """CREATE TABLE leader (
@@ -57,7 +59,7 @@ def open_file(path: Path, busy_ms: int, *, read_only: bool) -> sqlite3.Connectio
     except sqlite3.Error as error:
         raise translate(error, path) from error
     try:
-        _prepare(db, path, read_only=read_only)
+        _prepare_in_time(db, path, busy_ms, read_only=read_only)
     except sqlite3.Error as error:
         db.close()
         raise translate(error, path) from error
@@ -96,6 +98,20 @@ def _make(path: Path) -> None:
         raise StoreUnavailable(why=f"can't make {path}: {error.strerror}") from error
     os.close(handle)
     sync_folder(path.parent)
+
+
+def _prepare_in_time(db: sqlite3.Connection, path: Path, busy_ms: int, *, read_only: bool) -> None:
+    """SQLite's own busy time-out doesn't cover the change of a new file to WAL: of several processes that make it at
+    once, all but one are refused at once (https://sqlite.org/pragma.html#pragma_journal_mode, `SQLITE_BUSY`)."""
+    end = time.monotonic() + busy_ms / 1_000
+    while True:
+        try:
+            _prepare(db, path, read_only=read_only)
+            return
+        except sqlite3.OperationalError as error:
+            if (error.sqlite_errorcode & 0xFF) != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                raise
+            time.sleep(_RETRY_S)
 
 
 def _prepare(db: sqlite3.Connection, path: Path, *, read_only: bool) -> None:
