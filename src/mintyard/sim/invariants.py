@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from mintyard.domain.errors import InvariantBroken
@@ -66,8 +67,9 @@ def _check_jobs(state: State) -> None:
             raise InvariantBroken(why=f"job {job.id} is blocked and waits for nothing")
         if job.waiting > waiting.get(job.id, 0):
             raise InvariantBroken(why=f"job {job.id} waits for more than is there")
+    on = Counter(job.array_job for job in state.jobs.values() if job.state in LIVE_JOB_STATES)
     for array in state.arrays.values():
-        active = sum(j.state in LIVE_JOB_STATES for j in state.jobs.values() if j.array_job == array.id)
+        active = on[array.id]
         if active != array.active or (array.throttle and active > array.throttle):
             raise InvariantBroken(
                 why=f"array {array.id} has {active} tasks on, counts {array.active}, allows {array.throttle}"
@@ -211,11 +213,14 @@ class Shadow:
             }
             if mine != theirs:
                 raise InvariantBroken(why=f"grant {number} is {theirs}, events say {mine}")
+        sums: Counter[tuple[Unit, str]] = Counter()
+        for number, mine in self.grants.items():
+            for name in ("left", "held", "spent"):
+                sums[self.units[number], name] += mine[name]
         totals = state.ledger.totals
         for unit in Unit:
             for index, name in ((LEFT, "left"), (HELD, "held"), (SPENT, "spent")):
-                mine_total = sum(g[name] for n, g in self.grants.items() if self.units[n] is unit)
-                if totals[unit][index] != mine_total:
+                if totals[unit][index] != sums[unit, name]:
                     raise InvariantBroken(why=f"total {name} of {unit} is off")
         if set(state.ledger.holds) != set(self.holds):
             raise InvariantBroken(why="open holds differ from what events say")

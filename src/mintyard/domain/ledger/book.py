@@ -388,13 +388,14 @@ class Book:
         counted: dict[tuple[str, Unit], int] = {}
         for hold in self.holds.values():
             for line in hold.lines:
-                if sum(line.legs[1::2]) != line.amount:
+                legs = line.legs
+                if sum(legs[1::2]) != line.amount:
                     raise InvariantBroken(why=f"hold {hold.id}: legs don't sum to the line")
-                for grant, amount in _rows(line.legs, 2):
-                    held[grant] -= amount
-            for grant, amount in _rows(hold.spent_legs, 2):
+                for at in range(0, len(legs), 2):
+                    held[legs[at]] -= legs[at + 1]
+            for grant, amount in _rows(hold.spent_legs, 2) if hold.spent_legs else ():
                 held[grant] += amount
-            for block, unit, amount in _rows(hold.ceilings, 3):
+            for block, unit, amount in _rows(hold.ceilings, 3) if hold.ceilings else ():
                 left = amount - (hold.drawn_ceilings or {}).get(f"{block}:{unit}", 0)
                 counted[block, Unit(unit)] = counted.get((block, Unit(unit)), 0) + left
         if any(held.values()):

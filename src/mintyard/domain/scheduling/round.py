@@ -143,6 +143,8 @@ class _Round:
         self.placements: list[tuple[int, Placement]] = []
         self.reasons: dict[int, Reason] = {}
         self.keepers: list[int] = []
+        self.cant_keep: set[int] = set()
+        """Local class numbers that found too few open nodes to keep; nodes only close, so they stay so for the round."""
         kernels.mark_failing(self.table, cluster.count, cluster.eligible, self.is_open, self.needs)
         self.failing = tuple(self.classes[self.needs[:, FAILED] == 1].tolist())
 
@@ -197,6 +199,8 @@ class _Round:
         jobs[:, JOB_OFFSET] = ends - sizes
         waited_ms = (self.now - self.queue.column("since")[slots]) // 1_000_000
         jobs[:, JOB_RESERVES] = waited_ms >= self.rules.patience_ms
+        for class_index in self.cant_keep:
+            jobs[jobs[:, JOB_CLASS] == class_index, JOB_RESERVES] = 0
         members = np.zeros((int(ends[-1]) if len(ends) else 0, 2), np.int64)
         start = 0
         while start < len(jobs):
@@ -225,7 +229,10 @@ class _Round:
                 return
             last = end - 1
             if end > start and jobs[last, JOB_RESERVES] and jobs[last, JOB_STATUS] not in (PLACED, THROTTLED):
-                self._keep_nodes(int(top[last, 2]), self.needs[jobs[last, JOB_CLASS]])
+                class_index = int(jobs[last, JOB_CLASS])
+                if not self._keep_nodes(int(top[last, 2]), self.needs[class_index]):
+                    self.cant_keep.add(class_index)
+                    jobs[end:, JOB_RESERVES] &= jobs[end:, JOB_CLASS] != class_index
             start = end
 
     def _record(
@@ -265,19 +272,21 @@ class _Round:
             return Reason.RESERVED_FOR_HIGHER_PRIORITY
         return Reason.WAITING_FOR_RESOURCES
 
-    def _keep_nodes(self, job: int, need: NDArray[np.int64]) -> None:
-        """Close the nodes that lack least of what a member needs, enough of them for all members when empty."""
+    def _keep_nodes(self, job: int, need: NDArray[np.int64]) -> bool:
+        """Close the nodes that lack least of what a member needs, enough of them for all members when empty; whether
+        there were enough."""
         count = self.cluster.count
         table = self.table[:, :count].astype(np.int64)
         usable = (self.cluster.eligible[int(need[ELIGIBLE]), :count] & self.is_open[:count]) == 1
         room = np.where(usable, rooms_when_empty(table, need), 0)
         if int(room.sum()) < int(need[MEMBERS]):
-            return
+            return False
         lack = lack_milli(table, need)
         order = np.argsort(np.where(room > 0, lack, 1 << 40), kind="stable")
         enough = int(np.searchsorted(np.cumsum(room[order]), int(need[MEMBERS]))) + 1
         self.is_open[order[:enough]] = 0
         self.keepers.append(job)
+        return True
 
 
 def _scaled(typical: NDArray[np.int64]) -> NDArray[np.int64]:
