@@ -78,8 +78,10 @@ def _check_jobs(state: State) -> None:
 
 def _check_cluster(state: State) -> None:
     used: dict[int, list[int]] = {}
+    running: Counter[int] = Counter()
     for job in state.jobs.values():
         shape = job.spec.content.shape
+        running.update({node for node, _ in job.placement})
         for node, mask in job.placement:
             if mask.bit_count() != shape.gpus:
                 raise InvariantBroken(
@@ -90,6 +92,8 @@ def _check_cluster(state: State) -> None:
             totals[1] += shape.memory_mib
             totals[2] += shape.gpus_milli
     for node in state.nodes.values():
+        if node.running != running[node.index]:
+            raise InvariantBroken(why=f"{node.name} counts {node.running} jobs, {running[node.index]} run on it")
         totals = Amounts(*used.pop(node.index, [0, 0, 0]))
         if state.cluster.in_use(node.index) != totals:
             raise InvariantBroken(
