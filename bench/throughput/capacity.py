@@ -236,10 +236,20 @@ def read_shapes(data: Path) -> list[Shape]:
     return shapes
 
 
+def missing(data: Path) -> str:
+    """What of the trace is not in `data` and where it comes from; empty when all is there."""
+    absent = [name for name in (NODES_FILE, TASKS_FILE) if _path(data, name) is None]
+    where = "alibaba/clusterdata on GitHub, cluster-trace-gpu-v2023/csv"
+    return f"{data} has no {' and no '.join(absent)}; they come from {where}" if absent else ""
+
+
+def _path(data: Path, name: str) -> Path | None:
+    return next((path for path in (data / name, data / f"{name}.gz") if path.exists()), None)
+
+
 def _rows(data: Path, name: str) -> list[dict[str, str]]:
-    path = data / name
-    packed = path.with_name(path.name + ".gz")
-    if not path.exists() and not packed.exists():
-        raise SystemExit(f"{path} is missing: alibaba/clusterdata on GitHub, cluster-trace-gpu-v2023/csv")
-    with path.open(newline="") if path.exists() else gzip.open(packed, "rt", newline="") as file:
+    path = _path(data, name)
+    if path is None:
+        raise SystemExit(missing(data))
+    with gzip.open(path, "rt", newline="") if path.suffix == ".gz" else path.open(newline="") as file:
         return list(csv.DictReader(file))

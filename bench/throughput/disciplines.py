@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numba
@@ -97,9 +99,14 @@ class PriorityQueue:
         return placed
 
 
-def install(discipline: Discipline) -> None:
-    """Put a discipline in place of the scheduling round, in this process."""
-    enqueue = State.enqueue
+@contextmanager
+def installed(name: str) -> Iterator[None]:
+    """A discipline in place of the scheduling round, in this process; nothing is replaced for ""."""
+    if not name:
+        yield
+        return
+    discipline = DISCIPLINES[name]()
+    enqueue, place_pending = State.enqueue, hub.rounds.place_pending
 
     def enqueued(state: State, job: Job, queued_at: int) -> None:
         enqueue(state, job, queued_at)
@@ -107,6 +114,10 @@ def install(discipline: Discipline) -> None:
 
     State.enqueue = enqueued
     hub.rounds.place_pending = discipline.place_pending
+    try:
+        yield
+    finally:
+        State.enqueue, hub.rounds.place_pending = enqueue, place_pending
 
 
 def _take(table: Any, node: int, shape: Shape) -> int:

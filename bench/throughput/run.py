@@ -1,4 +1,4 @@
-"""One run in one process: `python -m bench.throughput.run SETTINGS` prints one JSON object of what was measured.
+"""Runs in one process: `python -m bench.throughput.run SETTINGS ...` prints one JSON object a run of what was measured.
 
 The production writer, store thread, store and core over the no-op engine; the load comes from within the writer's loop. CPU is
 that of this process: writer, store thread, engine and load generator together.
@@ -27,7 +27,7 @@ import structlog
 import uvloop
 
 from bench.throughput import tenants
-from bench.throughput.disciplines import DISCIPLINES, install, warm
+from bench.throughput.disciplines import installed, warm
 from bench.throughput.load import ClosedLoad, Load, OpenLoad
 from bench.throughput.noop import DirectOutbox, NoopEngine
 from mintyard.app.journal_store import open_store
@@ -191,18 +191,20 @@ def _profile(settings: Settings, begin: bool) -> None:
 
 
 def main() -> None:
-    settings = msgspec.json.decode(sys.argv[1] if len(sys.argv) > 1 else "{}", type=Settings)
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     sys.setswitchinterval(_SWITCH_S)
     warm_up()
-    if settings.discipline:
-        warm()
-        install(DISCIPLINES[settings.discipline]())
-    folder = Path(tempfile.mkdtemp(prefix="mintyard-bench-"))
-    try:
-        print(json.dumps(uvloop.run(run(settings, folder))))
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    for words in sys.argv[1:] or ["{}"]:
+        settings = msgspec.json.decode(words, type=Settings)
+        if settings.discipline:
+            warm()
+        folder = Path(tempfile.mkdtemp(prefix="mintyard-bench-"))
+        try:
+            with installed(settings.discipline):
+                print(json.dumps(uvloop.run(run(settings, folder))), flush=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        gc.unfreeze()
 
 
 if __name__ == "__main__":

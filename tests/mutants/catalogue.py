@@ -25,6 +25,7 @@ HUB = "mintyard.domain.hub"
 REGISTRY = "mintyard.domain.tokens.registry"
 STATE = "mintyard.domain.state"
 SNAPSHOT = "mintyard.domain.snapshot"
+COLUMNS = "mintyard.domain.snapshot_columns"
 DAG = "mintyard.domain.jobs.dag"
 NODES = "mintyard.domain.nodes"
 ROUND = "mintyard.domain.scheduling_round"
@@ -123,8 +124,18 @@ MUTANTS = (
     Mutant(FOLDING, "state.dependents.pop(job.id, None)", "pass"),
     Mutant(STATE, "self.arrays[job.array_job].active += sign", "self.arrays[job.array_job].active += 1"),
     Mutant(STATE, "node.running += sign", "node.running += 0"),
-    Mutant(SNAPSHOT, "holds=[ledger.holds[number] for number in sorted(ledger.holds)],", "holds=[],"),
-    Mutant(SNAPSHOT, "job.queued_at,", "job.submitted_at,"),
+    Mutant(
+        SNAPSHOT,
+        "holds=pack_holds([ledger.holds[number] for number in sorted(ledger.holds)]),",
+        "holds=pack_holds([]),",
+    ),
+    Mutant(COLUMNS, "queued_at=_long(job.queued_at for", "queued_at=_long(job.submitted_at for"),
+    Mutant(COLUMNS, "hold.drawn, hold.spent_legs,", "hold.drawn, hold.holder,"),
+    Mutant(
+        COLUMNS,
+        "job.retried, job.requeued, job.spent = retried, requeued, spent",
+        "job.retried, job.requeued = retried, requeued",
+    ),
     Mutant(ROUND, "max(array.throttle - array.active, 0)", "array.throttle"),
     # tokens, keys, nodes
     Mutant(REGISTRY, "if authority.expires_at <= now:", "if authority.expires_at <= 0:"),

@@ -149,3 +149,71 @@ def test_a_slot_is_small_and_used_again() -> None:
     assert queue.count <= 101
     assert queue.bytes_per_slot <= 60
     assert [job.job for job in queue.pending()] == list(range(9_900, 10_000))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_many_at_once_are_as_one_by_one(seed: int) -> None:
+    rng = random.Random(seed)
+    one, many = PendingQueue(), PendingQueue()
+    numbers = rng.sample(range(1, rng.choice((10, 2_000, 10**9))), 9)
+    before, numbers = numbers[:3], numbers[3:]
+    rows = [
+        PendingJob(
+            number,
+            rng.randrange(4),
+            rng.randrange(3),
+            rng.choice((-5, 1, 100, 10**9)),
+            rng.choice((0, HOUR, rng.randrange(10**15))),
+            rng.choice((0, rng.randrange(10**15))),
+            True,
+            rng.choice((0, 3, 1_000)),
+            rng.choice((-1, 0, 2)),
+        )
+        for number in numbers
+    ]
+    for queue in (one, many):
+        for number in before:
+            queue.add(number, 7, 0, 50, HOUR)
+        queue.discard(before[1])
+    for row in rows:
+        one.add(
+            row.job,
+            row.class_id,
+            row.tenant,
+            row.base,
+            row.enqueued_at,
+            row.begin_at,
+            runs=row.runs,
+            group=row.group,
+        )
+    columns: dict[str, list[int]] = {
+        "jobs": [row.job for row in rows],
+        "class_ids": [row.class_id for row in rows],
+        "tenants": [row.tenant for row in rows],
+        "bases": [row.base for row in rows],
+        "enqueued_at": [row.enqueued_at for row in rows],
+        "begin_at": [row.begin_at for row in rows],
+        "runs": [row.runs for row in rows],
+        "groups": [row.group for row in rows],
+    }
+    many.add_many(**columns)
+    assert many.pending() == one.pending()
+    assert many.class_counts == one.class_counts
+    assert len(many) == len(one)
+    for wrong in (columns["jobs"], [before[0], *columns["jobs"][1:]], [numbers[0]] * len(numbers)):
+        with pytest.raises(InvariantBroken):
+            many.add_many(**columns | {"jobs": wrong})
+    assert many.pending() == one.pending()
+    for number in [*numbers, before[0], before[2]]:
+        assert many.discard(number)
+    assert not len(many)
+    assert not many.class_counts
+
+
+def test_none_at_once_is_nothing() -> None:
+    queue = PendingQueue()
+    queue.add_many(
+        jobs=[], class_ids=[], tenants=[], bases=[], enqueued_at=[], begin_at=[], runs=[], groups=[]
+    )
+    assert queue.pending() == []

@@ -12,13 +12,20 @@ from typing import Any, Final
 import msgspec
 
 from mintyard.domain.errors import InvariantBroken
-from mintyard.domain.events import Line
 from mintyard.domain.jobs.spec import JobSpec
-from mintyard.domain.ledger.book import Counter, Grant, Hold
+from mintyard.domain.ledger.book import Counter, Grant
 from mintyard.domain.ledger.prices import PriceBook
-from mintyard.domain.lifecycle import JOB, LIVE_JOB_STATES
+from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.scheduling.cluster import Cluster
 from mintyard.domain.scheduling.shapes import ShapeTable
+from mintyard.domain.snapshot_columns import (
+    PackedHolds,
+    PackedJobs,
+    pack_holds,
+    pack_jobs,
+    unpack_holds,
+    unpack_jobs,
+)
 from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, State, Token
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import Unit
@@ -26,30 +33,6 @@ from mintyard.domain.units import Unit
 SCHEMA: Final = 1
 UPCASTS: Final[dict[int, Callable[[dict[str, Any]], dict[str, Any]]]] = {}
 """From schema n to n + 1, over the decoded but untyped content."""
-
-
-class JobRow(msgspec.Struct, array_like=True, gc=False):
-    """A live job with its references as numbers; the fields of `Job` in their order."""
-
-    id: int
-    spec: int
-    mandate: int
-    state: str
-    hold: int
-    attempt: int
-    array_job: int
-    array_index: int
-    waiting: int
-    submitted_at: int
-    queued_at: int
-    placed_at: int
-    began_at: int
-    placement: tuple[tuple[int, int], ...]
-    boots: dict[str, int] | None
-    retried: int
-    requeued: int
-    spent: int
-    reason: str
 
 
 class Content(msgspec.Struct):
@@ -63,7 +46,7 @@ class Content(msgspec.Struct):
     numbers: tuple[int, int, int, int, int]
     accounts: list[tuple[str, str]]
     grants: list[Grant]
-    holds: list[Hold]
+    holds: PackedHolds
     counters: list[tuple[str, Unit, Counter]]
     totals: list[tuple[Unit, list[int]]]
     tokens: list[Token]
@@ -72,7 +55,7 @@ class Content(msgspec.Struct):
     shapes: bytes
     specs: list[tuple[int, JobSpec]]
     mandates: list[tuple[int, str, tuple[Block, ...], str]]
-    jobs: list[JobRow]
+    jobs: PackedJobs
     dependents: list[tuple[int, list[tuple[int, str]]]]
     arrays: list[ArrayJob]
     ended: list[tuple[int, str, str]]
@@ -96,7 +79,7 @@ def encode(state: State) -> bytes:
         numbers=(state.next_job, state.next_spec, state.next_mandate, ledger.next_grant, ledger.next_hold),
         accounts=[(name, ledger.accounts[name].state) for name in sorted(ledger.accounts)],
         grants=[ledger.grants[number] for number in sorted(ledger.grants)],
-        holds=[ledger.holds[number] for number in sorted(ledger.holds)],
+        holds=pack_holds([ledger.holds[number] for number in sorted(ledger.holds)]),
         counters=[(block, unit, ledger.counters[block, unit]) for block, unit in sorted(ledger.counters)],
         totals=list(ledger.totals.items()),
         tokens=[state.tokens[name] for name in sorted(state.tokens)],
@@ -105,7 +88,7 @@ def encode(state: State) -> bytes:
         shapes=state.shapes.encode(),
         specs=[(number, state.specs[number].content) for number in sorted(state.specs)],
         mandates=[(m.id, m.account.id, m.blocks, m.digest) for _, m in sorted(state.mandates.items())],
-        jobs=[_row(state.jobs[number]) for number in sorted(state.jobs)],
+        jobs=pack_jobs([state.jobs[number] for number in sorted(state.jobs)]),
         dependents=sorted(state.dependents.items()),
         arrays=[state.arrays[number] for number in sorted(state.arrays)],
         ended=[(number, final, account) for number, (final, account) in state.ended.items()],
@@ -114,30 +97,6 @@ def encode(state: State) -> bytes:
         keys=[(account, key, state.keys[account, key]) for account, key in sorted(state.keys)],
     )
     return _encoder.encode(content)
-
-
-def _row(job: Job) -> JobRow:
-    return JobRow(
-        job.id,
-        job.spec.id,
-        job.mandate.id,
-        job.state,
-        job.hold,
-        job.attempt,
-        job.array_job,
-        job.array_index,
-        job.waiting,
-        job.submitted_at,
-        job.queued_at,
-        job.placed_at,
-        job.began_at,
-        job.placement,
-        job.boots,
-        job.retried,
-        job.requeued,
-        job.spent,
-        job.reason,
-    )
 
 
 def state_hash(state: State) -> bytes:
@@ -200,12 +159,7 @@ def _restore_ledger(state: State, content: Content) -> None:
     for account in ledger.accounts.values():
         for grants in account.grants.values():
             grants.sort(key=Grant.order)
-    lines: dict[tuple[Line, ...], tuple[Line, ...]] = {}
-    ceilings: dict[tuple[str | int, ...], tuple[str | int, ...]] = {}
-    for hold in content.holds:
-        # Equal parts are one object again, as they were when the holds were placed.
-        hold.lines = lines.setdefault(hold.lines, hold.lines)
-        hold.ceilings = ceilings.setdefault(hold.ceilings, hold.ceilings)
+    for hold in unpack_holds(content.holds):
         ledger.holds[hold.id] = hold
         if hold.expires_at:
             state.due.set("hold", hold.id, hold.expires_at)
@@ -227,17 +181,21 @@ def _restore_jobs(state: State, content: Content) -> None:
         state.add_array(array)
     for node in state.nodes.values():
         node.running = 0
-    states = {name: name for name in JOB.states}
-    for row in content.jobs:
-        spec, mandate = state.specs[row.spec], state.mandates[row.mandate]
-        row.state = states[row.state]  # one string for all
-        values = msgspec.structs.astuple(row)
-        job = Job(values[0], spec, mandate, *values[3:])
-        state.jobs[job.id] = job
+    jobs = unpack_jobs(content.jobs, state.specs, state.mandates, list(state.ledger.holds))
+    numbers = [job.id for job in jobs]
+    state.jobs = dict(zip(numbers, jobs, strict=True))
+    holds = state.ledger.holds
+    waiting: list[Job] = []
+    for job in jobs:
+        spec, mandate = job.spec, job.mandate
         spec.count += 1
         mandate.count += 1
         mandate.account.live_jobs += 1
-        if job.state in LIVE_JOB_STATES:
+        if job.state == "pending":
+            waiting.append(job)
+        elif job.state in LIVE_JOB_STATES:
             state.bind(job, 1)
-        elif job.state == "pending":
-            state.enqueue(job, job.queued_at)
+        hold = holds.get(job.hold)
+        if hold is not None and hold.job == job.id:
+            hold.job = job.id  # one number object for both
+    state.enqueue_all(waiting)

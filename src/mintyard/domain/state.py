@@ -360,6 +360,25 @@ class State:
             group=self.group_of.get(job.array_job, -1),
         )
 
+    def enqueue_all(self, jobs: list[Job]) -> None:
+        """`enqueue` for many jobs at once, each from its own `queued_at` on; none of them may wait already."""
+        for job in jobs:
+            account = job.mandate.account
+            if account.tenant < 0:
+                account.tenant = len(self.tenants)
+                self.tenants.append(account)
+        groups = self.group_of
+        self.queue.add_many(
+            jobs=[job.id for job in jobs],
+            class_ids=[job.spec.shape_class for job in jobs],
+            tenants=[job.mandate.account.tenant for job in jobs],
+            bases=[job.spec.content.priority for job in jobs],
+            enqueued_at=[job.queued_at for job in jobs],
+            begin_at=[job.spec.content.begin_at for job in jobs],
+            runs=[job.attempt for job in jobs],
+            groups=[groups.get(job.array_job, -1) for job in jobs] if groups else [-1] * len(jobs),
+        )
+
     def bind(self, job: Job, sign: int) -> None:
         """Count the job's resources as in use (+1) or free again (-1), at its account, array and nodes."""
         shape = job.spec.content.shape

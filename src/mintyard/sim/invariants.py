@@ -93,7 +93,9 @@ def _check_cluster(state: State) -> None:
             totals[2] += shape.gpus_milli
     for node in state.nodes.values():
         if node.running != running[node.index]:
-            raise InvariantBroken(why=f"{node.name} counts {node.running} jobs, {running[node.index]} run on it")
+            raise InvariantBroken(
+                why=f"{node.name} counts {node.running} jobs, {running[node.index]} run on it"
+            )
         totals = Amounts(*used.pop(node.index, [0, 0, 0]))
         if state.cluster.in_use(node.index) != totals:
             raise InvariantBroken(

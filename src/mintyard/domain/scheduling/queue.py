@@ -133,6 +133,49 @@ class PendingQueue:
         self._size += 1
         self._class_counts[class_id] = self._class_counts.get(class_id, 0) + 1
 
+    def add_many(
+        self,
+        *,
+        jobs: Sequence[int],
+        class_ids: Sequence[int],
+        tenants: Sequence[int],
+        bases: Sequence[int],
+        enqueued_at: Sequence[int],
+        begin_at: Sequence[int],
+        runs: Sequence[int],
+        groups: Sequence[int],
+    ) -> None:
+        """`add` for many ready jobs at once, one of each sequence a job; none of them may wait already.
+
+        Errors: `InvariantBroken` when a job comes twice, `LimitReached`; then nothing was added."""
+        count = len(jobs)
+        if not count:
+            return
+        numbers = np.array(jobs, np.int64)
+        if len(np.unique(numbers)) != count or any(map(self.__contains__, jobs if self._size else ())):
+            raise InvariantBroken(why="a job is queued twice")
+        if self.count + count > MAX_LIVE_JOBS:
+            raise LimitReached(limit=MAX_LIVE_JOBS, what="waiting jobs")
+        while self.count + count > self._capacity:
+            self._grow(2 * self._capacity)
+        first, end = self.count, self.count + count
+        arrays = self._arrays
+        enqueued = np.array(enqueued_at, np.int64)
+        arrays["jobs"][first:end] = numbers
+        arrays["enqueued"][first:end] = enqueued
+        arrays["since"][first:end] = np.maximum(np.array(begin_at, np.int64), enqueued)
+        arrays["classes"][first:end] = class_ids
+        arrays["tenants"][first:end] = tenants
+        arrays["groups"][first:end] = groups
+        arrays["bases"][first:end] = np.clip(np.array(bases, np.int64), 1, MAX_PRIORITY)
+        arrays["runs"][first:end] = np.minimum(np.array(runs, np.int64), 255)
+        arrays["flags"][first:end] = kernel.PRESENT | kernel.READY
+        self.count = end
+        self._size += count
+        self._map_many(numbers, first)
+        for class_id, more in zip(*np.unique(np.array(class_ids), return_counts=True), strict=True):
+            self._class_counts[int(class_id)] = self._class_counts.get(int(class_id), 0) + int(more)
+
     def discard(self, job: int) -> bool:
         """Take a job out; False when it does not wait."""
         slot = self._find(job)
@@ -314,6 +357,19 @@ class PendingQueue:
             self._page_sizes[number] = 0
         page[job & 255] = slot
         self._page_sizes[number] += 1
+
+    def _map_many(self, jobs: NDArray[np.int64], first: int) -> None:
+        """Jobs that follow each other in slots from `first` on."""
+        order = np.argsort(jobs, kind="stable")
+        pages = jobs[order] >> _PAGE_BITS
+        numbers, starts = np.unique(pages, return_index=True)
+        for number, rows in zip(numbers.tolist(), np.split(order, starts[1:]), strict=True):
+            page = self._pages.get(number)
+            if page is None:
+                page = self._pages[number] = _EMPTY_PAGE[:]
+                self._page_sizes[number] = 0
+            np.frombuffer(page, np.int32)[jobs[rows] & 255] = first + rows
+            self._page_sizes[number] += len(rows)
 
     def _unmap(self, job: int) -> None:
         number = job >> _PAGE_BITS
