@@ -180,6 +180,17 @@ def test_a_ceiling_binds_over_all_tokens_that_carry_its_block() -> None:
     assert (error.params["limit"], error.params["used"]) == ("2", "2")
 
 
+def test_a_dry_run_leaves_nothing_at_the_ceilings_of_the_next() -> None:
+    """The next new spec takes the number that the one asked about was to have."""
+    world = World()
+    token = world.token("acme/vision/ann", ceilings={Unit.GPU: parse_amount("10", Unit.GPU)})
+    world.submit(GPU_JOB, authority=token)  # from here on mandate and ceiling are known
+    world.do(c.Submit(token, (c.JobRequest(JobSpec("dry", Shape(gpus=2))),), dry_run=True))
+    world.submit(JobSpec("one", Shape(gpus=1), time_limit_ms=3_600_000), authority=token)
+    counter = world.state.ledger.counters[token.blocks[0].block, Unit.GPU]
+    assert counter.held == parse_amount("2", Unit.GPU)
+
+
 def test_what_a_narrowed_block_adds_binds_that_branch_only() -> None:
     world = World()
     ceiling = {Unit.MONEY: usd("6")}

@@ -133,11 +133,12 @@ class Mandate:
         self.digest = digest
         self.count = 0
         self.charged = tuple(block for block in blocks if block.ceilings)
-        self.ceilings: dict[tuple[int, int], CeilingCharge] = {}
+        self.ceilings: dict[tuple[SpecEntry, int], CeilingCharge] = {}
+        """By the entry itself, not its number: one that was decided on but refused leaves its number to the next."""
 
     def ceiling_charge(self, entry: SpecEntry, number: int, book: PriceBook) -> CeilingCharge:
         """What one attempt of a spec is charged at each ceiling; kept for a while."""
-        known = self.ceilings.get((entry.id, number))
+        known = self.ceilings.get((entry, number))
         if known is None:
             if len(self.ceilings) >= MAX_CEILING_CHARGES:
                 self.ceilings.clear()
@@ -149,7 +150,7 @@ class Mandate:
                 if (amount := ceiling.amount(unit, ALL_RESOURCES))
             )
             flat = tuple(part for (block, unit), amount, _ in rows for part in (block, unit.value, amount))
-            known = self.ceilings[entry.id, number] = CeilingCharge(rows, flat)
+            known = self.ceilings[entry, number] = CeilingCharge(rows, flat)
         return known
 
 

@@ -20,14 +20,16 @@ from mintyard.domain.events import (
     JobPlaced,
     JobRequeued,
     JobUpdated,
+    MandateInterned,
     Refunded,
     SpecInterned,
 )
-from mintyard.domain.jobs.spec import Shape
+from mintyard.domain.jobs.spec import JobSpec, Shape
 from mintyard.domain.ledger.book import HELD, LEFT, SPENT, rows
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.scheduling.cluster import Amounts
 from mintyard.domain.state import State
+from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import NS_PER_MS, Unit
 
 
@@ -265,26 +267,58 @@ def check_charges(
 
 
 class _Shapes:
-    """What each job asks for, and that its stock is charged as the plainest product of amount and time."""
+    """What each job asks for, and that its stock is held and charged as the plainest product of amount and time."""
 
     def __init__(self) -> None:
-        self.specs: dict[int, Shape] = {}
+        self.specs: dict[int, JobSpec] = {}
+        self.mandates: dict[int, tuple[Block, ...]] = {}
         self.jobs: dict[int, Shape] = {}
+        self.hold: HoldPlaced | None = None
 
     def see(self, event: AnyEvent) -> None:
         if isinstance(event, SpecInterned):
-            self.specs[event.spec] = event.content.shape
+            self.specs[event.spec] = event.content
+        elif isinstance(event, MandateInterned):
+            self.mandates[event.mandate] = event.blocks
+        elif isinstance(event, HoldPlaced):
+            self.hold = event
         elif isinstance(event, (JobAdmitted, JobUpdated)):
-            self.jobs[event.job] = self.specs[event.spec]
+            self.jobs[event.job] = self.specs[event.spec].shape
+            if isinstance(event, JobAdmitted):
+                self._check_ceilings(event)
+
+    def _check_ceilings(self, event: JobAdmitted) -> None:
+        """The hold that comes with a job charges every ceiling of its mandate for the whole time limit."""
+        if self.hold is None or self.hold.job != event.job:
+            raise InvariantBroken(why=f"job {event.job} is admitted without its hold")
+        content = self.specs[event.spec]
+        amounts = {
+            unit: amount * content.shape.members * content.time_limit_ms
+            for unit, amount in _rates(content.shape)
+        }
+        wanted = sorted(
+            (block.block, unit.value, amounts[unit])
+            for block in self.mandates[event.mandate]
+            for unit in block.ceilings
+            if amounts.get(unit)
+        )
+        got = sorted(row for row in rows(self.hold.ceilings, 3) if row[1] != Unit.MONEY.value)
+        if got != wanted:
+            raise InvariantBroken(why=f"job {event.job} charges the ceilings {got}, owes {wanted}")
 
     def check(self, job: int, settled: HoldClosed, run_ms: int) -> None:
         shape = self.jobs[job]
         used = dict(rows(settled.used, 2))
-        for unit, amount in (
-            (Unit.GPU, shape.gpus * shape.gpu_milli),
-            (Unit.CPU, shape.cpus_milli),
-            (Unit.MEMORY, shape.memory_mib),
-            (Unit.STORAGE, shape.storage_mb),
-        ):
+        for unit, amount in _rates(shape):
             if used.get(unit.value, 0) != amount * shape.members * run_ms:
                 raise InvariantBroken(why=f"job {job}: {unit} is charged {used.get(unit.value, 0)}")
+
+
+def _rates(shape: Shape) -> tuple[tuple[Unit, int], ...]:
+    """What one member takes of each stock, in the unit's smallest part a millisecond."""
+    return (
+        (Unit.GPU, shape.gpus * shape.gpu_milli),
+        (Unit.CPU, shape.cpus_milli),
+        (Unit.MEMORY, shape.memory_mib),
+        (Unit.STORAGE, shape.storage_mb),
+    )
