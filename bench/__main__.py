@@ -1,4 +1,4 @@
-"""`python -m bench ID [--quick] [--data DIR]`."""
+"""`python -m bench [ID ...] [--quick] [--data DIR]`: all benchmarks when none is named."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ BENCHMARKS = {"B3": "bench.throughput.b3", "scale": "bench.scale"}
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench")
-    parser.add_argument("id", choices=sorted(BENCHMARKS))
+    parser.add_argument("ids", nargs="*", metavar="ID", help=", ".join(BENCHMARKS))
     parser.add_argument("--quick", action="store_true", help="a cut that ends within 50 s")
     parser.add_argument("--data", type=Path, default=data_folder(), help="folder with the data sets")
     parser.add_argument("--part", default="", help="only this part of the benchmark (see its module)")
     parser.add_argument("--runs", type=int, default=3, help="runs of which the median is taken")
     parser.add_argument("--peers", action="store_true", help="other systems too, on this machine")
     given = parser.parse_args()
-    print(machine(), flush=True)
-    importlib.import_module(BENCHMARKS[given.id]).run(given)
+    unknown = [name for name in given.ids if name not in BENCHMARKS]
+    if unknown:
+        parser.error(f"{', '.join(unknown)}: there are {', '.join(BENCHMARKS)}")
+    for name in given.ids or BENCHMARKS:
+        print(machine(), flush=True)
+        importlib.import_module(BENCHMARKS[name]).run(given)
     return 0
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Everything, without a limit of time, with the results in docs/results/: verify.sh PYTHON
-# SEEDS, KILLS and MINTYARD_TEST_POSTGRES are taken from the environment; each step's last lines are kept.
+# SEEDS, KILLS and MINTYARD_TEST_POSTGRES are taken from the environment; each step's last lines are kept, with commit and time.
+# STEPS names the steps to run, all by default: test postgres sim mutants crash bench
 set -euo pipefail
 python=$1
 results=docs/results
@@ -9,8 +10,13 @@ mkdir -p "$results"
 step() {
   local name=$1
   shift
+  [[ " ${STEPS:-$name} " = *" $name "* ]] || return 0
   echo "== $name"
-  { echo "\$ ${*/#"$python"/python}"; "$@" 2>&1; } | tee "$results/$name.log.part"
+  {
+    echo "$(git rev-parse --short HEAD) $(date -u '+%Y-%m-%d %H:%M UTC') $(nproc) CPUs"
+    echo "\$ ${*/#"$python"/python}"
+    "$@" 2>&1
+  } | tee "$results/$name.log.part"
   tail -n 60 "$results/$name.log.part" >"$results/$name.txt"
   rm "$results/$name.log.part"
 }
