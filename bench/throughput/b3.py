@@ -6,6 +6,8 @@ three rates and closed loop; ours, round robin and a strict priority queue in on
 order dispatched (durable by then), `complete_p99_ms` to the end being durable.
 
 (b) Capacity: see `capacity.py`; alone by `--part capacity`.
+
+Over HTTP, through all processes of a hub: see `http.py`; alone by `--part http`, left out of `--quick`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import finish, median, table
-from bench.throughput import capacity
+from bench.throughput import capacity, http
 
 RATES = (2_450, 10_000, 20_000)
 OURS = ""
@@ -30,6 +32,8 @@ def run(given: argparse.Namespace) -> None:
     figures: dict[str, float] = {}
     if given.part == "capacity":
         _capacity(figures, given)
+    elif given.part == "http":
+        http.measure(figures, given)
     elif given.quick:
         _quick(figures)
         _capacity(figures, given)
@@ -38,6 +42,7 @@ def run(given: argparse.Namespace) -> None:
         plans = [(name, (*RATES, 0), 10.0) for name in (OURS, "round_robin", "priority_queue")]
         _control_plane(figures, stores, plans, given.runs)
         _capacity(figures, given)
+        http.measure(figures, given)
     finish("B3", figures)
 
 

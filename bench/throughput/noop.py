@@ -6,11 +6,12 @@ commands in chunks - without threads, reconciliation and job tokens.
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from bench.throughput.tenants import ENGINE, nodes
+from bench.throughput.tenants import ENGINE, NODES, nodes
 from mintyard.app.effects import Start
 from mintyard.app.writer import Writer
 from mintyard.domain.commands import TakeReports
@@ -56,6 +57,31 @@ class NoopEngine:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class ThreadedNoopEngine(NoopEngine):
+    """The same for `app.dispatch`, one of whose threads starts while the other polls; `poll` waits for the first report."""
+
+    def __init__(self, count: int = NODES) -> None:
+        super().__init__()
+        self._count = count
+        self._batches: queue.SimpleQueue[list[Report]] = queue.SimpleQueue()
+
+    def nodes(self) -> list[NodeSeen]:
+        return nodes(self._count)
+
+    def start(self, orders: Sequence[StartOrder]) -> None:
+        super().start(orders)
+        reports, self._reports = self._reports, []
+        self._batches.put(reports)
+
+    def poll(self, timeout_s: float) -> list[Report]:
+        reports: list[Report] = []
+        with suppress(queue.Empty):
+            reports += self._batches.get(timeout=timeout_s)
+            while len(reports) < REPORTS_PER_COMMAND:
+                reports += self._batches.get_nowait()
+        return reports
 
 
 class DirectOutbox:
