@@ -7,6 +7,8 @@ order dispatched (durable by then), `complete_p99_ms` to the end being durable.
 
 (b) Capacity: see `capacity.py`; alone by `--part capacity`.
 
+(c) Peers: see `peers.py`; by `--peers`, alone by `--part peers`. (a) alone is `--part control`.
+
 Over HTTP, through all processes of a hub: see `http.py`; alone by `--part http`, left out of `--quick`.
 """
 
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.report import finish, median, table
-from bench.throughput import capacity, http
+from bench.throughput import capacity, http, peers
 
 RATES = (2_450, 10_000, 20_000)
 OURS = ""
@@ -34,21 +36,41 @@ def run(given: argparse.Namespace) -> None:
         _capacity(figures, given)
     elif given.part == "http":
         http.measure(figures, given)
+    elif given.part == "peers":
+        _peers(figures, given)
+    elif given.part == "control":
+        _control(figures, given)
     elif given.quick:
         _quick(figures)
         _capacity(figures, given)
     else:
-        stores = [("sqlite", ""), *_postgres()]
-        plans = [(name, (*RATES, 0), 10.0) for name in (OURS, "round_robin", "priority_queue")]
-        _control_plane(figures, stores, plans, given.runs)
+        _control(figures, given)
         _capacity(figures, given)
         http.measure(figures, given)
+        if given.peers:
+            _peers(figures, given)
     finish("B3", figures)
+
+
+def _control(figures: dict[str, float], given: argparse.Namespace) -> None:
+    """(a) on every store that is there."""
+    stores = [("sqlite", ""), *_postgres()]
+    plans = [(name, (*RATES, 0), 10.0) for name in (OURS, "round_robin", "priority_queue")]
+    _control_plane(figures, stores, plans, given.runs)
+
+
+def _peers(figures: dict[str, float], given: argparse.Namespace) -> None:
+    """(c)."""
+    ours = figures.get("sqlite.saturation_per_s")
+    if ours is None:
+        runs = [one_run(rate=0, seconds=5.0, seed=seed) for seed in range(1, given.runs + 1)]
+        ours = median([one["done_per_s"] for one in runs])
+    peers.run(figures, given.runs, ours)
 
 
 def _quick(figures: dict[str, float]) -> None:
     """SQLite, one process for all runs."""
-    cuts = [(OURS, 20_000, 5.0), (OURS, 0, 4.0), ("round_robin", 0, 2.0), ("priority_queue", 0, 2.0)]
+    cuts = [(OURS, 20_000, 5.0), (OURS, 0, 3.0), ("round_robin", 0, 2.0), ("priority_queue", 0, 2.0)]
     results = measure([{"discipline": name, "rate": rate, "seconds": s} for name, rate, s in cuts])
     rows: list[list[Any]] = []
     for (discipline, rate, _), result in zip(cuts, results, strict=True):
@@ -64,7 +86,7 @@ def _capacity(figures: dict[str, float], given: argparse.Namespace) -> None:
     if missing:
         print(f"(b) left out: {missing}", flush=True)
         return
-    seeds, seconds = ((1,), 4.0) if given.quick else ((1, 2, 3), capacity.SECONDS)
+    seeds, seconds = ((1,), 12.0) if given.quick else ((1, 2, 3), capacity.SECONDS)
     rows: list[list[Any]] = []
     for policy in capacity.POLICIES:
         runs = [capacity.simulate(policy, given.data, 5_000, seed, seconds) for seed in seeds]
