@@ -167,10 +167,10 @@ PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         )
     ]  # fmt: skip
     wait_for(munge.exists, "munged")
-    for words in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"]):
-        processes.append(
-            subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        )
+    processes += [
+        subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for words in (["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"])
+    ]
     return processes
 
 
