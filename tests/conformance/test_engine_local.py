@@ -63,7 +63,7 @@ TREE = "echo $$; sleep 300 & echo $!; setsid sh -c 'echo $$; exec sleep 300' & e
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cgroup", ["off", "auto"])
-def test_a_killed_supervisor_takes_its_whole_tree_along_and_the_node_counts_as_lost(cgroup: str) -> None:
+def test_a_killed_supervisor_takes_its_whole_tree_along_and_the_job_pays(cgroup: str) -> None:
     bench = LocalBench(cgroup=cgroup)
     try:
         bench.engine.start([bench.launch(1, shell(TREE))])
@@ -72,7 +72,7 @@ def test_a_killed_supervisor_takes_its_whole_tree_along_and_the_node_counts_as_l
         bench.until(lambda: os.path.exists(records.file_path(bench.state, "1.1", "usage")))
         os.kill(supervisor_of(bench, 1), signal.SIGKILL)
         ended = bench.ended(1)
-        assert ended.outcome is Outcome.NODE_LOST
+        assert (ended.outcome, ended.signal) == (Outcome.EXITED, signal.SIGKILL), "the node is there"
         assert ended.run_ms >= 1_000, "the last usage written survives the supervisor"
         assert [pid for pid in pids if kernel.start_time(pid)] == []
     finally:
@@ -87,7 +87,7 @@ def test_fork_server_and_supervisor_killed_together_leave_nothing_behind(bench: 
     for pid in bench.servers():
         os.kill(pid, signal.SIGKILL)
     ended = bench.ended(1)
-    assert ended.outcome is Outcome.NODE_LOST
+    assert (ended.outcome, ended.signal) == (Outcome.EXITED, signal.SIGKILL)
     assert [pid for pid in pids if kernel.start_time(pid)] == []
     bench.engine.start([bench.launch(2, shell("exit 4"))])
     assert bench.ended(2).exit_code == 4, "the next order starts another fork server"
@@ -183,6 +183,18 @@ def test_terminating_the_supervisor_is_a_node_shutting_down(bench: LocalBench) -
     assert bench.ended(1).outcome is Outcome.NODE_LOST
 
 
+@pytest.mark.parametrize(
+    "text", ["kill $PPID; sleep 300", "env kill $PPID; sleep 300", "kill -9 $PPID; sleep 300"]
+)
+def test_a_job_that_ends_its_own_supervisor_is_not_a_lost_node(bench: LocalBench, text: str) -> None:
+    """A lost node is refunded and started again: such a job would run free of charge, over and over."""
+    bench.engine.start([bench.launch(1, shell(text))])
+    ended = bench.ended(1)
+    assert (ended.outcome, ended.exit_code) == (Outcome.EXITED, 0)
+    assert ended.signal
+    assert "its supervisor was" in ended.message
+
+
 @pytest.mark.slow
 def test_whatever_is_killed_each_attempt_runs_at_most_once_and_ends_once(
     bench: LocalBench, tmp_path: Path
@@ -215,7 +227,8 @@ def test_whatever_is_killed_each_attempt_runs_at_most_once_and_ends_once(
     finished = {str(job) for job, end in ends.items() if end.outcome is Outcome.EXITED and not end.signal}
     assert finished <= set(lines)
     assert not {str(job) for job, end in ends.items() if end.outcome is Outcome.NEVER_STARTED} & set(lines)
-    assert {end.outcome for end in ends.values()} >= {Outcome.EXITED, Outcome.NODE_LOST}
+    assert {end.outcome for end in ends.values()} >= {Outcome.EXITED}
+    assert {"its supervisor was killed", ""} <= {end.message for end in ends.values()}
 
 
 # --- environment --------------------------------------------------------------------------------------------------------
@@ -303,6 +316,7 @@ def test_the_token_is_in_no_argument_and_no_file(bench: LocalBench) -> None:
         (Launch(argv=("/etc/passwd",)), 126, "/etc/passwd: Permission denied"),
         (Launch(script="#!/no/such/interpreter\nexit 0\n"), 127, "/no/such/interpreter: command not found"),
         (Launch(argv=("true", "x" * 200_000)), 126, "Argument list too long"),
+        (Launch(argv=("x" * 200_000,)), 126, "xxx…: File name too long"),
     ],
 )
 def test_a_program_that_cannot_be_executed_says_so(

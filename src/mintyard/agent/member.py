@@ -14,6 +14,7 @@ from mintyard.agent import kernel
 
 CANNOT_EXECUTE = 126
 NOT_FOUND = 127
+_SHOWN_CHARS = 100
 _RESET = (
     signal.SIGPIPE,
     signal.SIGXFSZ,
@@ -65,10 +66,15 @@ def become(
         _execute(argv, member["env"])
     except OSError as error:
         code = NOT_FOUND if isinstance(error, FileNotFoundError) else CANNOT_EXECUTE
-        text = f"{argv[0]}: {'command not found' if code == NOT_FOUND else error.strerror}"
+        text = f"{_shown(argv[0])}: {'command not found' if code == NOT_FOUND else error.strerror}"
         _fail(streams.status, code, text)
     except BaseException as error:  # noqa: BLE001  the child must never run on as a second supervisor
-        _fail(streams.status, CANNOT_EXECUTE, f"{argv[0]}: {error}")
+        _fail(streams.status, CANNOT_EXECUTE, f"{_shown(argv[0])}: {error}")
+
+
+def _shown(program: str) -> str:
+    """Short enough that the reason after it is not cut off."""
+    return program if len(program) <= _SHOWN_CHARS else f"{program[:_SHOWN_CHARS]}…"
 
 
 def _execute(argv: list[str], env: dict[str, str]) -> NoReturn:

@@ -10,7 +10,7 @@ import signal
 import time
 
 from mintyard.agent import kernel, records
-from mintyard.agent.supervisor import NEVER_STARTED, NODE_LOST
+from mintyard.agent.supervisor import EXITED, NEVER_STARTED, NODE_LOST
 
 PATIENCE_S = 5.0
 
@@ -33,13 +33,14 @@ def bury(state: str, key: str, patience_s: float = PATIENCE_S) -> bool:
     if boot and same_boot and not _kill_marked(f"MINTYARD_MARK={boot}", group, patience_s):
         return False
     usage = records.read_record(records.file_path(state, key, "usage")) or {}
-    if found.started is None and same_boot:
-        outcome, message = NEVER_STARTED, "its supervisor died before user code ran"
+    if not same_boot:
+        outcome, number, message = NODE_LOST, 0, "the machine was restarted"
+    elif found.started is None:
+        outcome, number, message = NEVER_STARTED, 0, "its supervisor died before user code ran"
     else:
-        outcome, message = (
-            NODE_LOST,
-            "its supervisor was killed" if same_boot else "the machine was restarted",
-        )
+        # The node is there, and a job can kill its supervisor: were that the node's fault, work would be free of charge
+        # and run again and again.
+        outcome, number, message = EXITED, int(signal.SIGKILL), "its supervisor was killed"
     end = {
         "boot": boot,
         "run_ms": int(usage.get("run_ms", 0)),
@@ -47,7 +48,7 @@ def bury(state: str, key: str, patience_s: float = PATIENCE_S) -> bool:
         "peak_memory_mib": int(usage.get("peak_memory_mib", 0)),
         "outcome": outcome,
         "exit_code": 0,
-        "signal": 0,
+        "signal": number,
         "message": message,
     }
     records.write_end_of_dead(state, key, end)

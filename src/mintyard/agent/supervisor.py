@@ -19,6 +19,8 @@ from mintyard.agent.cgroup import Group
 
 EXITED, TIMED_OUT, STOPPED = "exited", "timed_out", "stopped"
 OUT_OF_MEMORY, NODE_LOST, NEVER_STARTED = "out_of_memory", "node_lost", "never_started"
+TERMINATED = "terminated"
+"""Recorded as an exit of user code."""
 _AWAITED = frozenset({signal.SIGCHLD, signal.SIGUSR1, signal.SIGTERM})
 _USAGE_MS = 1_000
 _DURABLE_USAGE_MS = 15_000
@@ -229,7 +231,7 @@ class Supervisor:
             wait_s = max(0.0, min(due) - kernel.boot_clock_ms()) / 1_000
             caught = signal.sigtimedwait(_AWAITED, min(wait_s, 1.0))
             if caught is not None and caught.si_signo != signal.SIGCHLD:
-                self._asked_to_stop(caught.si_signo)
+                self._asked_to_stop(caught.si_signo, caught.si_pid)
 
     def _reap(self) -> bool:
         """Collect what ended; False when no child is left."""
@@ -256,9 +258,14 @@ class Supervisor:
             # One member's failure is the gang's; and what a finished job left in the background ends with it.
             self._terminate(self.spec["grace_ms"])
 
-    def _asked_to_stop(self, number: int) -> None:
+    def _asked_to_stop(self, number: int, sender: int) -> None:
         if number == signal.SIGTERM:
-            self._end(NODE_LOST, self.spec["grace_ms"])
+            # init (or the kernel, 0) shuts the node down. What the job itself sends, or a process that is gone, is no loss
+            # of the node, which is free of charge.
+            foreign = sender in (0, 1) or (
+                kernel.start_time(sender) != 0 and sender not in kernel.descendants(os.getpid())
+            )
+            self._end(NODE_LOST if foreign else TERMINATED, self.spec["grace_ms"])
             return
         stop = records.read_record(records.file_path(self.state, self.key, "stop")) or {}
         self._end(STOPPED, int(stop.get("grace_ms", self.spec["grace_ms"])))
@@ -359,6 +366,7 @@ _MESSAGES = {
     TIMED_OUT: "reached its time limit",
     OUT_OF_MEMORY: "used more memory than it asked for",
     NODE_LOST: "the node was shut down",
+    TERMINATED: "its supervisor was asked to end",
 }
 
 
@@ -385,6 +393,6 @@ def supervise(state: str, spec: dict[str, Any], cgroup_base: str, notices: int) 
         outcome = NEVER_STARTED if one.begun_ms is None else NODE_LOST
         one.record(outcome, f"the supervisor failed: {type(error).__name__}: {error}")
     else:
-        outcome = one.cause or EXITED
-        one.record(outcome, _MESSAGES.get(outcome, ""))
+        cause = one.cause or EXITED
+        one.record(EXITED if cause == TERMINATED else cause, _MESSAGES.get(cause, ""))
     return 0
