@@ -51,7 +51,9 @@ def measure(figures: dict[str, float], given: argparse.Namespace) -> None:
             load = Load(live)
             load.once(load.singles, seconds=2.0)  # kernels, caches, interned specs
             prefix = "http_" if workers == 1 else "http_workers_2."
-            runs = [load.once(load.batches, jobs=BATCH, connections=BATCH_CONNECTIONS) for _ in range(given.runs)]
+            runs = [
+                load.once(load.batches, jobs=BATCH, connections=BATCH_CONNECTIONS) for _ in range(given.runs)
+            ]
             rows.append(_row(workers, f"batches of {BATCH}", runs))
             figures[f"{prefix}batch_per_s"] = _middle(runs, "jobs_per_s")
             figures[f"{prefix}batch_ended_per_s"] = _middle(runs, "ended_per_s")
@@ -135,7 +137,10 @@ def onboard(live: Any) -> list[str]:
         )
         users = [account for account in tenants.accounts() if account.count("/") == 2]
         wish = {"role": "service", "life_s": 86_400}
-        return [narrow(_post(client, "/tokens", {"account": user, **wish})["token"], keys, limits) for user in users]
+        return [
+            narrow(_post(client, "/tokens", {"account": user, **wish})["token"], keys, limits)
+            for user in users
+        ]
 
 
 def _post(client: httpx.Client, path: str, body: Any) -> Any:
@@ -175,7 +180,12 @@ class Load:
 
     def once(self, requests: list[bytes], **about: Any) -> dict[str, Any]:
         """One run, after which all tasks have ended: the load's `Result` with `ended_per_s` and CPU by role."""
-        plan = Plan(host="127.0.0.1", port=self.live.port, requests=requests, **({"connections": SINGLE_CONNECTIONS} | about))
+        plan = Plan(
+            host="127.0.0.1",
+            port=self.live.port,
+            requests=requests,
+            **({"connections": SINGLE_CONNECTIONS} | about),
+        )
         environment = os.environ | {"PYTHONPATH": f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"}
         before, began = self._cpu(), time.monotonic()
         done = subprocess.run(

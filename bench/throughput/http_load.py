@@ -81,7 +81,12 @@ def parse_answer(data: bytes | bytearray) -> tuple[int, int]:
 
 
 def summarize(
-    due: Sequence[float], answered: Sequence[float], statuses: Sequence[int], jobs: int, begin: float, end: float
+    due: Sequence[float],
+    answered: Sequence[float],
+    statuses: Sequence[int],
+    jobs: int,
+    begin: float,
+    end: float,
 ) -> tuple[float, list[float], int, dict[int, int]]:
     """Jobs acknowledged a second by answers within [begin, end); latency quantiles .5 .99 .999 in ms and count of the
     requests due then, however late their answer; all statuses of these. An answer at 0 never came; times in s."""
@@ -125,7 +130,7 @@ class Run:
 
     def done(self, connection: Connection, number: int, status: int) -> None:
         """An answer, or status 0 for a connection that was cut."""
-        now = self.loop.time()
+        now = time.monotonic()
         if status:
             self.answered[number], self.statuses[number] = now, status
         self.open -= 1
@@ -151,6 +156,7 @@ class Connection(asyncio.Protocol):
         self._run = run
         self._number = -1
         self._buffer = bytearray()
+        self.closed: asyncio.Future[None] = run.loop.create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport: Any = transport
@@ -170,7 +176,11 @@ class Connection(asyncio.Protocol):
             self._buffer.clear()
             self._run.done(self, self._number, status)
 
+    def close(self) -> None:
+        self._transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set_result(None)
         self._run.stopped = True
         self._run.idle.set()
 
@@ -179,23 +189,28 @@ async def run(plan: Plan) -> Result:
     began_cpu = time.process_time()
     one = Run(plan)
     loop = one.loop
+    connections: list[Connection] = []
     for _ in range(plan.connections):
         _, connection = await loop.create_connection(lambda: Connection(one), plan.host, plan.port)
-        one.free.append(connection)
-    begin = loop.time() + plan.warm_s
+        connections.append(connection)
+    one.free.extend(connections)
+    begin = time.monotonic() + plan.warm_s
     end = begin + plan.seconds
     if plan.rate:
         await _open_loop(one, plan, begin - plan.warm_s)
     else:
         for connection in [one.free.popleft() for _ in range(plan.connections)]:
-            connection.send(one.add(loop.time()))
-        await asyncio.sleep(end - loop.time())
+            connection.send(one.add(time.monotonic()))
+        await asyncio.sleep(end - time.monotonic())
     one.stopped = True
     if one.open:
         try:
             await asyncio.wait_for(one.idle.wait(), PATIENCE_S)
         except TimeoutError:
             print("not all requests were answered", file=sys.stderr)
+    for connection in connections:
+        connection.close()
+    await asyncio.gather(*(connection.closed for connection in connections))
     rate, quantiles, unanswered, statuses = summarize(
         one.due, one.answered, one.statuses, plan.jobs, begin, end
     )
@@ -212,13 +227,13 @@ async def _open_loop(one: Run, plan: Plan, start: float) -> None:
     due = start + np.cumsum(np.random.default_rng(plan.seed).exponential(1 / plan.rate, count))
     at = 0
     while at < count and not one.stopped:
-        now = one.loop.time()
+        now = time.monotonic()
         while at < count and due[at] <= now:
             one.late_s = max(one.late_s, now - due[at])
             one.arrive(float(due[at]))
             at += 1
         if at < count:
-            await asyncio.sleep(max(float(due[at]) - one.loop.time(), _LOOK_S))
+            await asyncio.sleep(max(float(due[at]) - time.monotonic(), _LOOK_S))
 
 
 def main() -> None:

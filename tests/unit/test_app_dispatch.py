@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.hub_material import AUTHORITY, SETTINGS, SHAPE, founded, opener, submit, ticket
 
@@ -99,6 +100,22 @@ def test_a_job_s_token_is_the_narrowest(tmp_path: Path) -> None:
     assert order.token not in repr(start_of(b""))
     assert tokens.equip(start_of(b"\xc1")).payload == b"\xc1"  # the engine says what is wrong with it
     tokens.equip(start_of(b"", time_limit_ms=366 * 86_400_000))  # as long as a token may live, not longer
+
+
+def test_later_tokens_of_a_form_say_what_their_own_orders_ask(tmp_path: Path) -> None:
+    keys = SigningKeys(tmp_path)
+    now = time.time_ns()
+    tokens = JobTokens(keys, clock=lambda: now)
+    first = start_of(b"")
+    asked = [
+        msgspec.structs.replace(first, order=msgspec.structs.replace(first.order, job=job, account=account))
+        for job, account in ((7, "lab/team"), (8, "lab/team"), (9, "lab"), (10, "lab"))
+    ]
+    made = [verify(tokens.equip(start).token, keys.key_set, now) for start in asked]
+    assert [(one.jobs, one.account) for one in made] == [((s.order.job,), s.order.account) for s in asked]
+    assert len({one.root for one in made}) == len(made)
+    assert {one.scopes for one in made} == {frozenset({Scope.JOB_READ})}
+    assert {(one.parents, one.expires_at) for one in made} == {(("ab" * 16,), made[0].expires_at)}
 
 
 def test_a_withdrawn_key_signs_no_job_s_token(tmp_path: Path) -> None:

@@ -4,12 +4,11 @@ error."""
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import unquote_to_bytes
 
 import msgspec
 import structlog
-from litestar import Request
 from litestar.types import ASGIApp
 
 from mintyard.api.answers import Answer, Stream, is_fault, problem
@@ -23,7 +22,19 @@ from mintyard.domain.limits import MAX_NAME_CHARS
 _log = structlog.get_logger(__name__)
 MAX_SILENCE_S: Final = 10.0
 """Reads stop when the leader was not heard for so long: a revocation could have been missed."""
-Served = Callable[[Request[Any, Any, Any]], Awaitable[ASGIApp]]
+
+
+class Received(Protocol):
+    """What is used of a request: a Litestar `Request` is one."""
+
+    @property
+    def scope(self) -> Any: ...
+
+    @property
+    def receive(self) -> Any: ...
+
+
+Served = Callable[[Received], Awaitable[ASGIApp]]
 
 
 def endpoint(route: Route, services: Services, metrics: HttpMetrics) -> Served:
@@ -32,7 +43,7 @@ def endpoint(route: Route, services: Services, metrics: HttpMetrics) -> Served:
     declared = {parameter.name: parameter for parameter in route.query}
     names = [PATH_PARAMETERS[name] for name in route.names]
 
-    async def serve(request: Request[Any, Any, Any]) -> ASGIApp:
+    async def serve(request: Received) -> ASGIApp:
         scope: Any = request.scope
         state = scope["state"]
         headers: dict[bytes, bytes] = state["headers"]
@@ -98,4 +109,4 @@ async def _no_body(call: Call) -> None:
         raise InvalidRequest(why="this request takes no body")
 
 
-__all__ = ["Served", "Stream", "endpoint", "failed"]
+__all__ = ["Received", "Served", "Stream", "endpoint", "failed"]
