@@ -22,6 +22,7 @@ from mintyard.domain import hub
 from mintyard.domain.commands import Command, Submit, Tick
 from mintyard.domain.errors import MintyardError, Problem, TooLarge
 from mintyard.domain.events import AnyEvent
+from mintyard.domain.jobs import bulk
 from mintyard.domain.limits import MAX_COMMANDS_PER_TICK, MAX_RECORD_BYTES
 from mintyard.domain.replies import Refusal
 from mintyard.domain.state import State
@@ -148,6 +149,14 @@ class Decisions:
                 replies[-1] = (sink, tag, _look(command, state))
                 continue
             if type(command) is Submit:
+                if bulk.is_plain(command):
+                    run = _plain_run(command, inbox, limit - count)
+                    if len(run) > 1:
+                        count += len(run) - 1
+                        size += self._submit_run(run, inputs, events, now)
+                        if size + len(events) * _EVENT_BYTES > MAX_TICK_BYTES or spent():
+                            break
+                        continue
                 weight = submit_bytes(command)
                 if weight > MAX_COMMAND_BYTES:
                     replies[-1] = (sink, tag, Refusal(_too_large(weight)))
@@ -167,6 +176,22 @@ class Decisions:
             stirred = self._round(inputs, events, now)
         self.stirred = stirred
         return (self._decided(inputs, events, now, term) if events else None), replies
+
+    def _submit_run(self, run: list[Item], inputs: list[Command], events: list[AnyEvent], now: int) -> int:
+        """Decide a run of plain submits, whose first one has its place among the replies already; about how many bytes it adds."""
+        replies = self._replies
+        at = len(replies) - 1
+        replies += [(sink, tag, None) for _, sink, tag in run[1:]]
+        self.kinds += [Submit] * (len(run) - 1)
+        commands: list[Any] = [command for command, _, _ in run]
+        for command, (made, reply) in zip(commands, hub.execute_all(self.state, commands, now), strict=True):
+            sink, tag, _ = replies[at]
+            replies[at] = (sink, tag, reply)
+            at += 1
+            if made:
+                inputs.append(command)
+                events += made
+        return sum(map(submit_bytes, commands))
 
     def _round(self, inputs: list[Command], events: list[AnyEvent], now: int) -> bool:
         """Plan a round; whether another one should follow at once."""
@@ -193,6 +218,22 @@ class Decisions:
 
     def effects(self) -> EffectPlanner:
         return self._effects
+
+
+def _plain_run(first: Submit, inbox: Inbox[Item], more: int) -> list[Item]:
+    """`first` without its place in line, and the plain submits right behind it, which leave the inbox."""
+    run: list[Item] = [(first, _nowhere, None)]
+    more = min(more, bulk.MAX_RUN - 1)
+    while inbox and len(run) <= more:
+        item = inbox.first()
+        if type(item[0]) is Look or not bulk.is_plain(item[0]):
+            break
+        run.append(inbox.popleft())
+    return run
+
+
+def _nowhere(outcomes: list[tuple[Any, Outcome]]) -> None:
+    """Stands in for a sink that is known elsewhere."""
 
 
 def _look(look: Look, state: State) -> Any:

@@ -35,6 +35,10 @@ class Inbox(Generic[T]):
         """The next to decide. Raises `IndexError` when there is none."""
         return self._ours.popleft() if self._ours else self._asked.popleft()
 
+    def first(self) -> T:
+        """What `popleft` would give. Raises `IndexError` when there is none."""
+        return self._ours[0] if self._ours else self._asked[0]
+
     def drain(self) -> list[T]:
         """Everything, in order; nothing is left."""
         items = [*self._ours, *self._asked]

@@ -8,10 +8,9 @@ from typing import Any
 
 from mintyard.domain import events as e
 from mintyard.domain.errors import InvariantBroken
-from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.lifecycle import ACCOUNT, JOB, LIVE_JOB_STATES, NODE, TOKEN
 from mintyard.domain.limits import MAX_ENDED_JOBS_KEPT
-from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, SpecEntry, State, Token, chain_key
+from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, SpecEntry, State, Token
 
 
 def advance(state: State, seq: int, now: int) -> None:
@@ -166,9 +165,7 @@ def job_admitted(state: State, event: e.JobAdmitted) -> None:
         state.arrays[event.array_job].live += 1
     if event.waits_for:
         _wait_for(state, event.job, event.waits_for)
-    entry.count += 1
-    mandate.count += 1
-    mandate.account.live_jobs += 1
+    state.use(entry, mandate)
     state.shapes.note_demand(entry.shape_class)
     if event.state == "pending":
         state.enqueue(job, state.now)
@@ -206,17 +203,9 @@ def job_updated(state: State, event: e.JobUpdated) -> None:
 
 def _use_spec(state: State, job: Job, entry: SpecEntry) -> None:
     old = job.spec
-    entry.count += 1
+    state.use_spec(entry)
     job.spec = entry
-    _drop_spec(state, old)
-
-
-def _drop_spec(state: State, entry: SpecEntry) -> None:
-    entry.count -= 1
-    if entry.count == 0:
-        del state.specs[entry.id]
-        content: JobSpec = entry.content
-        del state.spec_ids[content]
+    state.drop_spec(old)
 
 
 def job_placed(state: State, event: e.JobPlaced) -> None:
@@ -286,14 +275,8 @@ def job_ended(state: State, event: e.JobEnded) -> None:
             state.dependents.pop(array.id, None)
             _remember_end(state, array.id, "failed" if array.failed else "succeeded", array.account)
     _remember_end(state, job.id, final, job.mandate.account.id)
-    _drop_spec(state, job.spec)
-    mandate = job.mandate
-    mandate.account.live_jobs -= 1
-    mandate.count -= 1
-    if mandate.count == 0:
-        del state.mandates[mandate.id]
-        del state.mandate_ids[mandate.digest]
-        state.chains.pop(chain_key(mandate.account.id, mandate.blocks), None)
+    state.drop_spec(job.spec)
+    state.drop_mandate(job.mandate)
 
 
 def _remember_end(state: State, number: int, final: str, account: str) -> None:
@@ -346,19 +329,29 @@ def node_moved(state: State, event: e.NodeMoved) -> None:
         state.cluster.set_schedulable(node.name, node.state == "ready")
 
 
+def _lasting(applier: Callable[[State, Any], None]) -> Callable[[State, Any], None]:
+    """What changes more than balances: terms that were worked out before don't hold any more."""
+
+    def apply(state: State, event: Any) -> None:
+        state.epoch += 1
+        applier(state, event)
+
+    return apply
+
+
 APPLIERS: dict[type, Callable[[State, Any], None]] = {
     e.HubFounded: hub_founded,
     e.FormatRaised: format_raised,
     e.AccountOpened: account_opened,
     e.AccountMoved: account_moved,
-    e.GrantCreated: grant_created,
-    e.GrantAdjusted: grant_adjusted,
-    e.GrantClosed: grant_closed,
+    e.GrantCreated: _lasting(grant_created),
+    e.GrantAdjusted: _lasting(grant_adjusted),
+    e.GrantClosed: _lasting(grant_closed),
     e.TokenRegistered: token_registered,
     e.TokenMoved: token_moved,
     e.BlockRevoked: block_revoked,
     e.AccountTokensRevoked: account_tokens_revoked,
-    e.PricesSet: prices_set,
+    e.PricesSet: _lasting(prices_set),
     e.SpecInterned: spec_interned,
     e.MandateInterned: mandate_interned,
     e.JobAdmitted: job_admitted,
@@ -374,9 +367,9 @@ APPLIERS: dict[type, Callable[[State, Any], None]] = {
     e.JobRequeued: job_requeued,
     e.JobEnded: job_ended,
     e.JobUpdated: job_updated,
-    e.NodeJoined: node_joined,
-    e.NodeChanged: node_changed,
-    e.NodeMoved: node_moved,
+    e.NodeJoined: _lasting(node_joined),
+    e.NodeChanged: _lasting(node_changed),
+    e.NodeMoved: _lasting(node_moved),
     e.KeyRemembered: key_remembered,
     e.DependencyMet: dependency_met,
 }

@@ -7,7 +7,7 @@ equal state, commands and times give equal events and an equal state, byte for b
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 from typing import Any, cast
 
@@ -54,7 +54,7 @@ from mintyard.domain.errors import (
 )
 from mintyard.domain.events import AccountOpened, AnyEvent, FormatRaised, HubFounded, KeyRemembered
 from mintyard.domain.ids import ROOT, check_name
-from mintyard.domain.jobs import admission, attempts, control
+from mintyard.domain.jobs import admission, attempts, bulk, control
 from mintyard.domain.jobs.reports import (
     AttemptEnded,
     AttemptStarted,
@@ -195,6 +195,26 @@ def execute(state: State, command: Command, now: int) -> tuple[list[AnyEvent], R
         apply(state, remembered)
         events.append(remembered)
     return events, reply
+
+
+def execute_all(
+    state: State, commands: Sequence[Command], now: int
+) -> Iterator[tuple[list[AnyEvent], Reply]]:
+    """`execute` for one command after the other, each when it is asked for or, of a run of plain submits, a little before: what
+    comes out is the same. Whoever stops asking has lost the rest of the run: take all of it."""
+    at, end, count = 0, 0, len(commands)
+    while at < count:
+        end = max(end, at)
+        while end < count and end - at < bulk.MAX_RUN and bulk.is_plain(commands[end]):
+            end += 1
+        alone = 1
+        if end - at > 1:
+            done, alone = bulk.submit_run(state, cast("Sequence[Submit]", commands[at:end]), now)
+            yield from done
+            at += len(done)
+        for command in commands[at : at + alone]:
+            yield execute(state, command, now)
+        at += alone
 
 
 def _run(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Reply]:

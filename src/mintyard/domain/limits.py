@@ -65,3 +65,7 @@ MAX_SEGMENT_RECORDS: Final = 65_536
 MAX_SNAPSHOT_BYTES: Final = 512 * 1_024 * 1_024
 SNAPSHOTS_KEPT: Final = 3
 MAX_LEASE_LIFE_MS: Final = 3_600_000
+MAX_IDLE_SPECS: Final = 1_024
+"""Interned specs and mandates that no live job has any more, kept because the next job often has them again."""
+MAX_IDLE_PAYLOAD_BYTES: Final = 4_096
+"""A spec with a larger payload is not kept beyond its jobs."""

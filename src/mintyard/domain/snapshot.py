@@ -55,6 +55,8 @@ class Content(msgspec.Struct):
     shapes: bytes
     specs: list[tuple[int, JobSpec]]
     mandates: list[tuple[int, str, tuple[Block, ...], str]]
+    idle: tuple[list[int], list[int]]
+    """Specs and mandates that no live job has, the longest idle first."""
     jobs: PackedJobs
     dependents: list[tuple[int, list[tuple[int, str]]]]
     arrays: list[ArrayJob]
@@ -88,6 +90,7 @@ def encode(state: State) -> bytes:
         shapes=state.shapes.encode(),
         specs=[(number, state.specs[number].content) for number in sorted(state.specs)],
         mandates=[(m.id, m.account.id, m.blocks, m.digest) for _, m in sorted(state.mandates.items())],
+        idle=(list(state.idle_specs), list(state.idle_mandates)),
         jobs=pack_jobs([state.jobs[number] for number in sorted(state.jobs)]),
         dependents=sorted(state.dependents.items()),
         arrays=[state.arrays[number] for number in sorted(state.arrays)],
@@ -176,6 +179,7 @@ def _restore_jobs(state: State, content: Content) -> None:
     for number, account, blocks, digest in content.mandates:
         state.mandates[number] = Mandate(number, state.ledger.accounts[account], blocks, digest)
         state.mandate_ids[digest] = number
+    state.idle_specs, state.idle_mandates = (dict.fromkeys(numbers) for numbers in content.idle)
     for array in content.arrays:
         array.active = 0
         state.add_array(array)

@@ -7,7 +7,7 @@ are not part of the state hash.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -18,7 +18,7 @@ from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.ledger.book import Account, Book, Counter, PlanEntry
 from mintyard.domain.ledger.charging import check_covered
 from mintyard.domain.ledger.prices import ALL_RESOURCES, Bill, PriceBook, bill, resource_mask
-from mintyard.domain.limits import MAX_AMOUNT
+from mintyard.domain.limits import MAX_AMOUNT, MAX_IDLE_PAYLOAD_BYTES, MAX_IDLE_SPECS
 from mintyard.domain.scheduling.cluster import Cluster
 from mintyard.domain.scheduling.queue import PendingQueue
 from mintyard.domain.scheduling.shapes import ShapeTable
@@ -278,6 +278,9 @@ class State:
         self.prices: list[PriceBook] = [PriceBook()]
         self.specs: dict[int, SpecEntry] = {}
         self.mandates: dict[int, Mandate] = {}
+        self.idle_specs: dict[int, None] = {}
+        self.idle_mandates: dict[int, None] = {}
+        """Numbers of those that no live job has, the longest idle first."""
         self.jobs: dict[int, Job] = {}
         self.arrays: dict[int, ArrayJob] = {}
         self.ended: dict[int, tuple[str, str]] = {}
@@ -294,6 +297,10 @@ class State:
         self.mandate_ids: dict[str, int] = {}
         self.chains: dict[tuple[str, str], Mandate] = {}
         """Mandates by account and last block, as far as they were asked for: spares their digest."""
+        self.epoch = 0
+        """Counts what changes more than balances: grants, prices, nodes."""
+        self.terms: dict[tuple[int, int], Any] = {}
+        """What mandates and specs come to, while it holds (`jobs.bulk`)."""
         self.dependents: dict[int, list[tuple[int, str]]] = {}
         self.nodes_by_index: dict[int, Node] = {}
         self.due = Agenda()
@@ -327,6 +334,49 @@ class State:
         self.specs[number] = entry
         self.spec_ids[content] = number
         return entry
+
+    def use(self, entry: SpecEntry, mandate: Mandate, jobs: int = 1) -> None:
+        """Count `jobs` more live jobs of a spec under a mandate."""
+        self.use_spec(entry, jobs)
+        if mandate.count == 0:
+            self.idle_mandates.pop(mandate.id, None)
+        mandate.count += jobs
+        mandate.account.live_jobs += jobs
+
+    def use_spec(self, entry: SpecEntry, jobs: int = 1) -> None:
+        if entry.count == 0:
+            self.idle_specs.pop(entry.id, None)
+        entry.count += jobs
+
+    def drop_spec(self, entry: SpecEntry) -> None:
+        """A live job less; without any, the spec is idle for a while, then forgotten."""
+        entry.count -= 1
+        if entry.count:
+            return
+        idle = self.idle_specs
+        idle[entry.id] = None
+        if len(entry.content.payload) > MAX_IDLE_PAYLOAD_BYTES:
+            self._forget_spec(entry.id)
+        elif len(idle) > MAX_IDLE_SPECS:
+            self._forget_spec(next(iter(idle)))
+
+    def drop_mandate(self, mandate: Mandate) -> None:
+        """A live job less; without any, the mandate is idle for a while, then forgotten."""
+        mandate.account.live_jobs -= 1
+        mandate.count -= 1
+        if mandate.count:
+            return
+        idle = self.idle_mandates
+        idle[mandate.id] = None
+        if len(idle) > MAX_IDLE_SPECS:
+            old = self.mandates.pop(next(iter(idle)))
+            del idle[old.id]
+            del self.mandate_ids[old.digest]
+            self.chains.pop(chain_key(old.account.id, old.blocks), None)
+
+    def _forget_spec(self, number: int) -> None:
+        del self.idle_specs[number]
+        del self.spec_ids[self.specs.pop(number).content]
 
     def add_array(self, array: ArrayJob) -> None:
         """A throttled array takes the lowest free group of the queue."""

@@ -80,8 +80,8 @@ class Process:
         events: list[AnyEvent] = []
         inputs: list[Command] = []
         replies: list[tuple[int, Reply]] = []
-        for ticket, command in commands:
-            happened, reply = hub.execute(state, command, now)
+        outcomes = hub.execute_all(state, [command for _, command in commands], now)
+        for (ticket, command), (happened, reply) in zip(commands, outcomes, strict=True):
             events += happened
             if happened:
                 inputs.append(command)

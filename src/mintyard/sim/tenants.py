@@ -267,9 +267,17 @@ class Tenants:
 
     def rush(self, now: int) -> list[c.Command]:
         """Many submits at once of which each fits alone: the sum of what is admitted must fit as well."""
-        authority = self.authority()
-        spec = self.spec(now)
+        random = self.random
+        tokens = [self.authority() for _ in range(random.randint(1, 2))]
+        specs = [self.spec(now) for _ in range(random.randint(1, 3))]
+        keyed = random.random() < 0.4
         return [
-            c.Submit(authority, (JobRequest(spec),), True, False, key_at(self.random, now))
-            for _ in range(self.random.randint(5, 25))
+            c.Submit(
+                random.choice(tokens),
+                (JobRequest(random.choice(specs)),),
+                True,
+                False,
+                key_at(random, now) if keyed else "",
+            )
+            for _ in range(random.randint(5, 40))
         ]

@@ -199,8 +199,8 @@ def _submit_one(
         check_feasible(state.cluster, content.shape)
     number, book = state.price_book(now)
     cost = sum(entry.ceiling(number, book).money)
-    _check_budget(content, cost)
-    mandate = _known_mandate(state, account, blocks)
+    check_budget(content, cost)
+    mandate = known_mandate(state, account, blocks)
     if mandate is None:
         mandate = Mandate(state.next_mandate, account, blocks, mandate_digest(account.id, blocks))
         out.append(MandateInterned(mandate.id, account.id, blocks, mandate.digest))
@@ -219,7 +219,8 @@ def _submit_one(
     return Batch((Ticket(job, 0, first, cost),))
 
 
-def _known_mandate(state: State, account: Account, blocks: tuple[Block, ...]) -> Mandate | None:
+def known_mandate(state: State, account: Account, blocks: tuple[Block, ...]) -> Mandate | None:
+    """The interned mandate of a token's blocks at an account, if some live job has it."""
     key = chain_key(account.id, blocks)
     mandate = state.chains.get(key)
     if mandate is None or mandate.blocks != blocks:
@@ -244,7 +245,7 @@ def _admit(
     _check_feasible(admission, entry)
     cost = entry.ceiling(admission.book_number, admission.book).amount(Unit.MONEY, ALL_RESOURCES)
     tasks = len(request.array.indices) if request.array else 0
-    _check_budget(request.spec, cost)
+    check_budget(request.spec, cost)
     if request.array is not None and cost * len(request.array.indices) > MAX_AMOUNT:
         raise InvalidSpec(field="array", why="its tasks together amount to more than the ledger counts")
     outside = tuple(_outside(admission.state, request, within))
@@ -336,7 +337,8 @@ def _check_array(request: JobRequest) -> None:
         raise InvalidSpec(field="array.throttle", why=f"must be within 0 and {MAX_ARRAY_TASKS}")
 
 
-def _check_budget(spec: JobSpec, cost: int) -> None:
+def check_budget(spec: JobSpec, cost: int) -> None:
+    """`BudgetTooSmall` when the time limit may cost more than the job's own budget."""
     if spec.budget is not None and cost > spec.budget:
         raise BudgetTooSmall(
             cost=format_amount(cost, Unit.MONEY), budget=format_amount(spec.budget, Unit.MONEY)

@@ -1,0 +1,191 @@
+"""A run of plain submits decided at once is what they are one after the other: events, replies, state, and what is derived."""
+
+from __future__ import annotations
+
+import random
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unit.core_world import GPU_JOB, HOUR_NS, START, World, usd
+
+from mintyard.domain import commands as c
+from mintyard.domain import hub, snapshot
+from mintyard.domain.events import AnyEvent
+from mintyard.domain.jobs import bulk
+from mintyard.domain.jobs.reports import NodeSeen
+from mintyard.domain.jobs.spec import Array, Dependency, JobRequest, JobSpec, Shape, When
+from mintyard.domain.ledger.prices import PriceBook
+from mintyard.domain.replies import Batch, Refusal, Reply
+from mintyard.domain.state import State
+from mintyard.domain.tokens.authority import Authority, Block, Caps
+from mintyard.domain.units import NS_PER_MS, Unit, parse_amount
+
+SPECS = (
+    JobSpec("small", Shape(500, 256), 60_000),
+    JobSpec("small", Shape(500, 256), 60_000, priority=7),
+    GPU_JOB,
+    JobSpec("gang", Shape(1_000, 512, gpus=1, members=2), 600_000, begin_at=START + HOUR_NS),
+    JobSpec("long", Shape(8_000, 1_024), 86_400_000),
+    JobSpec("dear", Shape(4_000, 1_024, gpus=4), 3_600_000, budget=usd("1")),
+    JobSpec("never", Shape(1_000, 512, gpus=1, gpu_models=("tpu",))),
+    JobSpec("files", Shape(), inputs=("a",), outputs=("b",)),
+    JobSpec("wrong", Shape(0, 256)),
+)
+
+
+def twins(seed: int) -> tuple[World, World, list[Authority]]:
+    """Two equal hubs, and tokens of every kind: plain, with ceilings, narrowed, capped, suspended, expired, unknown."""
+    rng = random.Random(seed)
+    amounts = [rng.choice((1, 3, 20, 400)) for _ in range(8)]
+    worlds = (World(grants=False), World(grants=False))
+    tokens: list[Authority] = []
+    for world in worlds:
+        for account, whole in zip(
+            ("/", "acme", "acme/vision", "acme/vision/ann", "zeta"), amounts, strict=False
+        ):
+            world.do(c.CreateGrant(None, account, Unit.MONEY, usd(str(whole)), 100))
+            world.do(c.CreateGrant(None, account, Unit.MONEY, usd(str(amounts[-1])), 50, 0, START + HOUR_NS))
+            world.do(c.CreateGrant(None, account, Unit.MONEY, usd("5"), 10, START + HOUR_NS // 2))
+        world.do(c.CreateGrant(None, "acme/vision", Unit.GPU, parse_amount("30", Unit.GPU)))
+        capped = world.token("acme/vision/ann", caps=Caps(gpus_milli=1_000))
+        ceiled = world.token("acme/vision/ann", ceilings={Unit.MONEY: usd(str(amounts[5])), Unit.CPU: 10**12})
+        narrow = Block("b" * 32, ceiled.expires_at, {Unit.MONEY: usd(str(amounts[6]))})
+        suspended = world.token("acme/vision")
+        world.do(c.SetTokenState(None, suspended.root, "suspend"))
+        tokens = [
+            world.ann,
+            capped,
+            ceiled,
+            msgspec.structs.replace(ceiled, blocks=(*ceiled.blocks, narrow)),
+            world.token("zeta/eve"),
+            suspended,
+            msgspec.structs.replace(world.ann, expires_at=START - 1),
+            msgspec.structs.replace(world.ann, blocks=(Block("9" * 32, world.ann.expires_at),)),
+        ]
+    return worlds[0], worlds[1], tokens
+
+
+def requests(rng: random.Random, tokens: list[Authority], live: list[int]) -> list[c.Command]:
+    """Mostly plain submits in streaks, with everything else between them."""
+    asked: list[c.Command] = []
+    for _ in range(rng.randint(1, 6)):
+        some = rng.choices(tokens, (6, 3, 6, 6, 3, 1, 1, 1), k=2)
+        specs = rng.choices(SPECS, (6, 6, 6, 3, 3, 1, 1, 1, 1), k=3)
+        for _ in range(rng.randint(1, 12)):
+            request = JobRequest(rng.choice(specs))
+            roll = rng.random()
+            if roll < 0.04:
+                request = JobRequest(request.spec, array=Array((1, 2)))
+            elif roll < 0.08 and live:
+                request = JobRequest(request.spec, dependencies=(Dependency(When.OK, job=rng.choice(live)),))
+            elif roll < 0.12:
+                request = JobRequest(request.spec, held=True)
+            jobs = (request,) * rng.choice((1, 1, 1, 1, 1, 1, 2))
+            asked.append(c.Submit(rng.choice(some), jobs, rng.random() < 0.8, rng.random() < 0.05))
+        asked.append(
+            rng.choice(
+                (
+                    c.Tick(),
+                    c.Submit(None, (JobRequest(SPECS[0]),)),
+                    c.ControlJobs(None, "cancel", tuple(rng.sample(live, min(len(live), 3)) or [1])),
+                    c.AdjustGrant(None, rng.randint(1, 12), rng.randint(-9, 9) * usd("1")),
+                    c.EndGrant(None, rng.randint(1, 12)),
+                    c.SetTokenState(None, tokens[1].root, rng.choice(("suspend", "resume"))),
+                    c.SetAccountState(None, "acme/vision", rng.choice(("suspend", "resume", "resume"))),
+                    c.SetPrices(
+                        None, PriceBook(START + rng.randint(0, 2) * HOUR_NS // 4, rng.randint(1, 4) * 10**9)
+                    ),
+                    c.TakeReports("local", (NodeSeen(f"n{rng.randint(1, 2)}", 16_000, 16_384, 4, "tpu"),)),
+                )
+            )
+        )
+    return asked
+
+
+def one_by_one(state: State, asked: list[c.Command], now: int) -> list[tuple[list[AnyEvent], Reply]]:
+    return [hub.execute(state, command, now) for command in asked]
+
+
+@settings(max_examples=120, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_at_once_is_one_after_the_other(seed: int) -> None:
+    rng = random.Random(seed)
+    plain, fast, tokens = twins(seed)
+    now = START
+    for _ in range(rng.randint(1, 8)):
+        now += rng.choice((0, 0, 1, 1_000, 1_000_000)) * NS_PER_MS
+        live = list(plain.state.jobs)
+        asked = requests(rng, tokens, live)
+        for world in (plain, fast):
+            hub.begin(world.state, world.state.seq + 1, now)
+        wanted = one_by_one(plain.state, asked, now)
+        got = list(hub.execute_all(fast.state, asked, now))
+        assert got == wanted
+        fast.state.ledger.check()
+        assert snapshot.encode(fast.state) == snapshot.encode(plain.state)
+        assert fast.state.queue.pending() == plain.state.queue.pending()
+        assert [(s.id, s.count) for s in fast.state.specs.values()] == [
+            (s.id, s.count) for s in plain.state.specs.values()
+        ]
+        assert {m.id: m.count for m in fast.state.mandates.values()} == {
+            m.id: m.count for m in plain.state.mandates.values()
+        }
+        for name, account in plain.state.ledger.accounts.items():
+            twin = fast.state.ledger.accounts[name]
+            assert (twin.live_jobs, twin.tenant) == (account.live_jobs, account.tenant)
+
+
+def submits(world: World, count: int, spec: JobSpec = SPECS[0]) -> list[c.Submit]:
+    return [c.Submit(world.ann, (JobRequest(spec),)) for _ in range(count)]
+
+
+def replies_of(world: World, asked: list[c.Submit]) -> list[Reply]:
+    hub.begin(world.state, world.state.seq + 1, world.now)
+    return [reply for _, reply in hub.execute_all(world.state, asked, world.now)]
+
+
+def test_most_of_a_run_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    alone: list[c.Command] = []
+    execute = hub.execute
+
+    def counted(state: State, command: c.Command, now: int) -> tuple[list[AnyEvent], Reply]:
+        alone.append(command)
+        return execute(state, command, now)
+
+    monkeypatch.setattr(hub, "execute", counted)
+    replies = replies_of(world, submits(world, 2 * bulk.MAX_RUN + 5))
+    assert len(alone) == 1  # the first use of spec and mandate
+    assert [reply.parts[0].job for reply in replies if isinstance(reply, Batch)] == list(
+        range(1, 2 * bulk.MAX_RUN + 6)
+    )
+
+
+def test_exactly_as_many_as_the_balance_pays_for() -> None:
+    world = World()
+    price = world.state.price_book(world.now)[1]
+    (cost,) = {part.cost for reply in replies_of(world, submits(world, 1, GPU_JOB)) for part in reply.parts}
+    fitting = usd("20") // cost
+    assert price.gpu_nano
+    replies = replies_of(world, submits(world, 2 * fitting, GPU_JOB))
+    assert sum(isinstance(reply, Batch) for reply in replies) == fitting - 1
+    assert [isinstance(reply, Refusal) for reply in replies] == [False] * (fitting - 1) + [True] * (
+        fitting + 1
+    )
+    assert world.grant("acme/vision/ann").left == usd("20") - fitting * cost
+
+
+def test_what_is_released_is_drawn_on_again_in_order() -> None:
+    """Terms that passed a grant over because nothing was left of it don't outlive the tick."""
+    world = World()
+    low = world.do(c.CreateGrant(None, "acme/vision/ann", Unit.MONEY, usd("0.0005"), 1)).ref
+    replies_of(world, submits(world, 1, GPU_JOB))  # takes all of the small grant and some of the other
+    assert world.state.ledger.grants[low].left == 0
+    replies_of(world, submits(world, 5))
+    replies_of(world, submits(world, 5))
+    world.do(c.ControlJobs(None, "cancel", (1,)))
+    assert world.state.ledger.grants[low].left == usd("0.0005")
+    replies_of(world, submits(world, 5))
+    assert world.state.ledger.grants[low].left < usd("0.0005")
