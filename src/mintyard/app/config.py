@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from mintyard.domain.errors import ConfigInvalid
+from mintyard.domain.errors import ConfigInvalid, InvalidName
+from mintyard.domain.ids import check_name
 from mintyard.domain.limits import MAX_INFLIGHT_COMMANDS, MAX_LEASE_LIFE_MS
 
 PREFIX: Final = "MINTYARD_"
@@ -41,6 +42,7 @@ _OTHERS: Final = frozenset(
 )
 """Variables of the client and of jobs."""
 _LIKELY: Final = 0.82
+_NAMES: Final = {"name": "hub", "currency": "currency"}
 
 
 def _default_folder() -> str:
@@ -140,12 +142,15 @@ def load_config(
 
 
 def _checked(source: str, name: str, value: Any, *, strict: bool) -> Any:
-    """One value in its type, within its bounds."""
+    """One value in its type, within its bounds; names as the core will want them, before anything is started."""
     try:
-        return getattr(msgspec.convert({name: value}, Config, strict=strict), name)
+        found = getattr(msgspec.convert({name: value}, Config, strict=strict), name)
+        return check_name(_NAMES[name], found) if name in _NAMES else found
     except msgspec.ValidationError as error:
-        why = str(error).replace(f" - at `$.{name}", " - at `$")
-        raise ConfigInvalid(source=source, field=name, why=why, suggestion="") from None
+        why = str(error).replace(f" - at `$.{name}", " - at `$").removesuffix(" - at `$`")
+    except InvalidName as error:
+        why = str(error).rstrip(".")
+    raise ConfigInvalid(source=source, field=name, why=why, suggestion="")
 
 
 def _from_file(path: Path, *, required: bool) -> dict[str, Any]:

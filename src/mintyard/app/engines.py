@@ -39,3 +39,8 @@ def engine_options(config: Config) -> dict[str, Any]:
     if config.engine == "local":
         options.setdefault("state", str(config.path / "engine"))
     return options
+
+
+def kinds() -> list[str]:
+    """The kinds for which an adapter is installed."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})

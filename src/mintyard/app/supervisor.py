@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import errno
 import os
 import signal
 import socket
@@ -26,9 +27,11 @@ import structlog
 import mintyard
 from mintyard.app.bootstrap import prepare_folder
 from mintyard.app.config import Config
+from mintyard.app.engines import kinds
 from mintyard.app.instance import Ready, clear_ready, sole_instance, write_ready, write_running
+from mintyard.app.journal_store import schemes
 from mintyard.app.kernel_cache import use_kernel_cache
-from mintyard.domain.errors import Exit, InvalidRequest
+from mintyard.domain.errors import ConfigInvalid, Exit
 
 _log = structlog.get_logger(__name__)
 _PR_SET_PDEATHSIG: Final = 1
@@ -110,7 +113,11 @@ class Supervisor:
         self._watchers: list[asyncio.Task[None]] = []
 
     async def run(self) -> Exit:
-        prepare_folder(self.config)
+        check_adapters(self.config)
+        try:
+            prepare_folder(self.config)
+        except OSError as error:
+            raise _wrong("folder", f"{error.filename} can't be used ({error.strerror})") from None
         use_kernel_cache(self.config.path / "cache")
         with sole_instance(self.config):
             clear_ready(self.config)
@@ -254,16 +261,15 @@ async def _ended(child: Child) -> None:
 
 
 def listen(config: Config) -> socket.socket:
-    """The hub's listening socket, to be inherited by API workers. `InvalidRequest` when it can't be had."""
+    """The hub's listening socket, to be inherited by API workers. `ConfigInvalid` when it can't be had."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             config.host, config.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listening = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise InvalidRequest(
-            why=f"{config.host}:{config.port} is no address to listen at ({error})"
-        ) from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: a label of a name that is empty or too long
+        why = error.strerror if isinstance(error, OSError) else "no host name"
+        raise _wrong("host", f"can't listen at {config.host}:{config.port} ({why})") from None
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind(address)
@@ -271,13 +277,26 @@ def listen(config: Config) -> socket.socket:
         listening.set_inheritable(True)
     except OSError as error:
         listening.close()
-        why = f"can't listen at {config.host}:{config.port} ({error.strerror}); set another port"
-        raise InvalidRequest(why=why) from None
+        field = "port" if error.errno in (errno.EADDRINUSE, errno.EACCES) else "host"
+        raise _wrong(field, f"can't listen at {config.host}:{config.port} ({error.strerror})") from None
     return listening
 
 
+def check_adapters(config: Config) -> None:
+    """`ConfigInvalid` for a store or an engine that nothing here provides: said once, before any process starts."""
+    scheme, colon, _ = config.store_url.partition(":")
+    scheme = scheme if colon else ""  # never what may be a password
+    for field, given, known in (("store", scheme, schemes()), ("engine", config.engine, kinds())):
+        if given not in known:
+            raise _wrong(field, f"nothing is known for {given[:64]!r}; there are {', '.join(known)}")
+
+
+def _wrong(field: str, why: str) -> ConfigInvalid:
+    return ConfigInvalid(source="settings", field=field, why=why, suggestion="")
+
+
 def run(config: Config, told: Callable[[str], None] = lambda line: None) -> Exit:
-    """Run a hub in the foreground until it is told to stop; its exit status. Raises `FolderInUse`, `InvalidRequest`."""
+    """Run a hub in the foreground until it is told to stop; its exit status. Raises `FolderInUse`, `ConfigInvalid`."""
 
     async def main() -> Exit:
         return await Supervisor(config, told).run()
