@@ -60,7 +60,7 @@ def measure(figures: dict[str, float], given: argparse.Namespace) -> None:
             runs = [load.once(load.singles) for _ in range(given.runs)]
             rows.append(_row(workers, "single posts", runs))
             figures[f"{prefix}single_per_s"] = _middle(runs, "jobs_per_s")
-            for rate in RATES:
+            for rate in RATES if workers == 1 else ():
                 runs = [load.once(load.singles, rate=rate, seed=seed) for seed in range(1, given.runs + 1)]
                 rows.append(_row(workers, f"single posts, {rate:,}/s offered", runs))
                 p99, carried = _middle(runs, "p99_ms"), _middle(runs, "jobs_per_s") / rate

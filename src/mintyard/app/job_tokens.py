@@ -15,7 +15,7 @@ import msgspec
 
 from mintyard.app.effects import Start
 from mintyard.app.signing import SigningKeys
-from mintyard.credentials import encode_key_set, mint, mint_alike
+from mintyard.credentials import KeySet, encode_key_set, mint, mint_alike
 from mintyard.credentials.store import ENV_HUB, ENV_KEYS
 from mintyard.credentials.tokens import SERIAL_BYTES
 from mintyard.domain.limits import MAX_TOKEN_LIFE_DAYS
@@ -38,6 +38,7 @@ class JobTokens:
         self._keys = keys
         self._hub_url = hub_url
         self._clock = clock
+        self._encoded: tuple[KeySet | None, str] = (None, "")
         self._read_back: set[tuple[str, tuple[str, tuple[str, ...], str]]] = set()
         """Signing key and form of what was read back once: tokens of one form differ in serial, instants and job only."""
 
@@ -70,7 +71,10 @@ class JobTokens:
             launch = decode_launch(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return payload  # the engine refuses it, with the reason
-        ours = {ENV_KEYS: encode_key_set(self._keys.key_set)}
+        keys = self._keys.key_set
+        if keys is not self._encoded[0]:
+            self._encoded = (keys, encode_key_set(keys))
+        ours = {ENV_KEYS: self._encoded[1]}
         if self._hub_url:
             ours[ENV_HUB] = self._hub_url
         return encode_launch(msgspec.structs.replace(launch, env={**launch.env, **ours}))

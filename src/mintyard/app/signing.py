@@ -17,16 +17,24 @@ class SigningKeys:
         self._path = Path(folder) / RING_FILE
         self._ring = KeyRing.open(folder, time.time_ns())
         self._seen = self._stamp()
+        # With the stamp of the ring they were read from: a reload in another thread must not leave older ones behind.
+        self._key: tuple[tuple[int, int], SigningKey] | None = None
+        self._keys: tuple[tuple[int, int], KeySet] | None = None
 
     @property
     def signing_key(self) -> SigningKey:
-        self._refresh()
-        return self._ring.signing_key
+        seen, kept = self._refresh(), self._key
+        if kept is None or kept[0] != seen:
+            kept = self._key = (seen, self._ring.signing_key)
+        return kept[1]
 
     @property
     def key_set(self) -> KeySet:
-        self._refresh()
-        return self._ring.key_set
+        """The same object until the ring changes."""
+        seen, kept = self._refresh(), self._keys
+        if kept is None or kept[0] != seen:
+            kept = self._keys = (seen, self._ring.key_set)
+        return kept[1]
 
     @property
     def version(self) -> int:
@@ -37,8 +45,10 @@ class SigningKeys:
         found = os.stat(self._path)
         return found.st_ino, found.st_mtime_ns
 
-    def _refresh(self) -> None:
+    def _refresh(self) -> tuple[int, int]:
+        """Have what the file holds now; its stamp."""
         stamp = self._stamp()
         if stamp != self._seen:
             self._ring.reload()
             self._seen = stamp
+        return stamp

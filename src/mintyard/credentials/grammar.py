@@ -83,6 +83,7 @@ def _hex(field: str, value: str) -> str:
     return value
 
 
+@lru_cache(1_024)
 def _date(seconds: int) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
