@@ -251,9 +251,9 @@ def test_an_escrow_is_drawn_in_totals_and_expires_with_the_rest_released() -> No
         world.do(c.DrawHold(None, reply.ref, {Unit.MONEY: usd(total)}))
     grant = world.grant("acme")
     assert (grant.spent, grant.held) == (usd("2.5"), usd("1.5"))
-    assert isinstance(
-        world.refused(c.DrawHold(None, reply.ref, {Unit.MONEY: usd("4.1")})), errors.InvalidAmount
-    )
+    refused = world.refused(c.DrawHold(None, reply.ref, {Unit.MONEY: usd("4.1")}))
+    assert isinstance(refused, errors.InvalidAmount)
+    assert str(refused) == "'4.1' is no amount of money: more than the 4 held.", "as people write amounts"
     world.now += HOUR_NS
     assert isinstance(world.refused(c.DrawHold(None, reply.ref, {Unit.MONEY: usd("3")})), errors.WrongState)
     world.round()
@@ -365,7 +365,9 @@ def test_no_more_is_taken_back_or_refunded_than_there_is() -> None:
     assert isinstance(world.refused(c.AdjustGrant(None, grant.id, -grant.left - 1)), errors.InvalidAmount)
     world.do(c.SettleHold(None, hold, {Unit.MONEY: usd("2")}))
     world.do(c.Refund(None, grant.id, usd("1.5")))
-    assert isinstance(world.refused(c.Refund(None, grant.id, usd("0.6"))), errors.InvalidAmount)
+    refused = world.refused(c.Refund(None, grant.id, usd("0.6")))
+    assert isinstance(refused, errors.InvalidAmount)
+    assert refused.params["text"] == "0.6"
     world.do(c.Refund(None, grant.id, usd("0.5")))
     assert (grant.spent, grant.refunded, grant.left) == (usd("2"), usd("2"), usd("20"))
 

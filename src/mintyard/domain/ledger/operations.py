@@ -72,13 +72,15 @@ from mintyard.domain.replies import Done
 from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import Scope
 from mintyard.domain.tokens.registry import reach, require
-from mintyard.domain.units import NS_PER_MS, Unit
+from mintyard.domain.units import NS_PER_MS, Unit, format_amount
 
 
 def check_amount(amount: int, unit: Unit, least: int = 0) -> None:
     if not least <= amount <= MAX_AMOUNT:
         raise InvalidAmount(
-            text=str(amount), unit=unit.value, why="too large" if amount > 0 else "must be positive"
+            text=format_amount(amount, unit),
+            unit=unit.value,
+            why="too large" if amount > 0 else "must be positive",
         )
 
 
@@ -177,7 +179,9 @@ def adjust_grant(state: State, command: AdjustGrant, now: int, out: list[AnyEven
     _check_open(grant, now, "adjust")
     check_amount(grant.granted + command.delta, grant.unit)
     if grant.left + command.delta < 0:
-        raise InvalidAmount(text=str(command.delta), unit=grant.unit.value, why="more than is left")
+        raise InvalidAmount(
+            text=format_amount(command.delta, grant.unit), unit=grant.unit.value, why="more than is left"
+        )
     expires_at = grant.expires_at if command.expires_at is None else command.expires_at
     if expires_at and expires_at <= now:
         raise NotAcceptableTime(
@@ -212,7 +216,9 @@ def refund(state: State, command: Refund, now: int, out: list[AnyEvent]) -> Done
     check_amount(grant.refunded + command.amount, grant.unit)
     if command.amount > grant.spent - grant.refunded:
         raise InvalidAmount(
-            text=str(command.amount), unit=grant.unit.value, why="more than was spent and not yet refunded"
+            text=format_amount(command.amount, grant.unit),
+            unit=grant.unit.value,
+            why="more than was spent and not yet refunded",
         )
     out.append(Refunded((grant.id, command.amount), (), command.cause))
     return Done(grant.id, grant.state)
@@ -342,7 +348,8 @@ def _totals(hold: Hold, amounts: dict[Unit, int]) -> dict[Unit, int]:
         check_amount(amount, unit)
         limit = max((line.amount for line in hold.lines if line.unit is unit), default=0)
         if amount > limit:
-            raise InvalidAmount(text=str(amount), unit=unit.value, why=f"more than the {limit} held")
+            why = f"more than the {format_amount(limit, unit)} held"
+            raise InvalidAmount(text=format_amount(amount, unit), unit=unit.value, why=why)
     drawn = hold.drawn or {}
     return {unit: max(amounts.get(unit, 0), drawn.get(unit.value, 0)) for unit in Unit}
 
