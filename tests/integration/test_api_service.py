@@ -48,6 +48,14 @@ def test_health_readiness_and_metrics(tmp_path: Path) -> None:
         assert 'route="/api/v1/jobs/{job}",method="GET"' in text
         assert 'mintyard_jobs{state="held"} 1' in text
         assert 'mintyard_http_problems_total{code="not_found"}' in text
+        # A record that can't exist is refused; while the leader is not heard it may, so the reader is told to come again.
+        far = {"min_seq": hub.seq + 1_000_000}
+        assert client.get("/api/v1/jobs", params=far).json()["code"] == "invalid_spec"
+        hub.application.services.feed.connected = False
+        late = client.get("/api/v1/jobs", params=far)
+        assert (late.status_code, late.json()["code"]) == (503, "not_caught_up")
+        assert int(late.headers["retry-after"]) >= 1
+        hub.application.services.feed.connected = True
         # The leader goes silent: alive, not ready, and reads stop once a revocation could have been missed.
         hub.application.services.feed.connected = False
         unready = client.get("/ready")

@@ -136,8 +136,10 @@ class Call:
         if not raw.isdigit() or len(raw) > 19 or int(raw) >= 2**63:
             raise InvalidRequest(why="X-Mintyard-Min-Seq must be a whole number below 2^63")
         wanted = max(int(raw), self.query.get("min_seq") or 0)
-        durable = self.services.feed.durable_seq
-        if wanted > durable + MAX_AHEAD_RECORDS:
+        feed = self.services.feed
+        durable = feed.durable_seq
+        # Until the leader is heard (this process or the leader has just started) any record may exist: then the read waits.
+        if feed.connected and wanted > durable + MAX_AHEAD_RECORDS:
             why = f"record {wanted} can't exist yet, the last one is {durable}"
             raise InvalidSpec(field="min_seq", why=why)
         return wanted
