@@ -59,6 +59,27 @@ def test_a_cycle_is_refused_and_shown() -> None:
     assert sorted(names[1:]) == ["a", "b", "d"]
 
 
+@pytest.mark.parametrize("array", [None, Array((0, 1))])
+def test_a_job_alone_that_waits_for_itself_or_for_nobody_is_refused(array: Array | None) -> None:
+    """A wrong `needs` in a file of one job must not let it start at once."""
+    world = World()
+    for ref, kind in (("a", errors.DependencyCycle), ("typo", errors.InvalidSpec)):
+        job = named("a", array=array, dependencies=(Dependency(When.OK, ref=ref),))
+        assert isinstance(world.refused(c.Submit(world.ann, (job,))), kind)
+    assert states(world) == {}
+
+
+def test_a_job_may_read_what_it_writes_itself_but_no_task_waits_for_its_own_array() -> None:
+    world = World()
+    kept = named("kept", ("state",), ("state",))
+    assert len(graph(world, kept)) == 1
+    assert len(graph(world, kept, named("other", ("state",)))) == 2
+    each = named("each", ("part-%a",), ("part-%a",), array=Array((0, 1)))
+    assert len(graph(world, each)) == 1
+    waits = named("waits", ("part-0",), ("part-%a",), array=Array((0, 1)))
+    assert isinstance(world.refused(c.Submit(world.ann, (waits,))), errors.DependencyCycle)
+
+
 @given(st.integers(2, 30), st.data())
 def test_a_found_cycle_is_one_and_a_graph_without_is_passed(size: int, data: st.DataObject) -> None:
     edges = data.draw(st.lists(st.tuples(st.integers(0, size - 1), st.integers(0, size - 1)), max_size=60))

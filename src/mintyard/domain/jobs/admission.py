@@ -156,7 +156,7 @@ def submit(state: State, command: Submit, now: int, out: list[AnyEvent]) -> Batc
     if authority is not None:
         for shape in {job.spec.shape for job in command.jobs}:
             check_caps(authority.caps, shape)
-    edges: list[list[Edge]] = resolve(command.jobs) if len(command.jobs) > 1 else [[]]
+    edges = resolve(command.jobs)
     numbers: list[int] = []
     at = admission.job
     for job in command.jobs:

@@ -76,7 +76,10 @@ def _by_files(jobs: Sequence[JobRequest], edges: list[list[Edge]]) -> None:
                 _claim(writers, name, at, -1)
     for at, job in enumerate(jobs):
         for name in job.spec.inputs:
-            edges[at] += _readers_edges(jobs, at, name, writers, patterns)
+            for edge in _readers_edges(jobs, at, name, writers, patterns):
+                # What a job keeps up to date it reads as it finds it; a task can't wait for others of its own array.
+                if edge.source != at or (job.array is not None and edge.task != EACH):
+                    edges[at].append(edge)
 
 
 def _claim(writers: dict[str, tuple[int, int]], name: str, at: int, task: int) -> None:
