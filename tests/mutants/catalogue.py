@@ -25,6 +25,7 @@ HUB = "mintyard.domain.hub"
 REGISTRY = "mintyard.domain.tokens.registry"
 STATE = "mintyard.domain.state"
 SNAPSHOT = "mintyard.domain.snapshot"
+BULK = "mintyard.domain.jobs.bulk"
 COLUMNS = "mintyard.domain.snapshot_columns"
 DAG = "mintyard.domain.jobs.dag"
 NODES = "mintyard.domain.nodes"
@@ -36,13 +37,13 @@ MUTANTS = (
     Mutant(BOOK, "grant.held += amount\n", "grant.held += amount + 1\n"),
     Mutant(
         BOOK,
-        "grant.held -= amount\n                if to_spent:",
-        "grant.held -= 0\n                if to_spent:",
+        "grant.held -= amount\n            grant.spent += amount",
+        "grant.held -= 0\n            grant.spent += amount",
     ),
     Mutant(
         BOOK,
-        'elif grant.state == "active":\n                    grant.left += amount',
-        "elif True:\n                    grant.left += amount",
+        'if grant.state == "active":\n                grant.left += amount',
+        "if True:\n                grant.left += amount",
     ),
     Mutant(BOOK, 'return LEFT if grant.state == "active" else EXPIRED', "return LEFT"),
     Mutant(BOOK, "self._move(grant, LEFT, EXPIRED, event.amount)", "pass"),
@@ -99,7 +100,29 @@ MUTANTS = (
         "boots[report.boot] = boots.get(report.boot, 0) + report.run_ms",
     ),
     Mutant(ATTEMPTS, "boots[boot] = max(boots.get(boot, 0), run_ms)", "pass"),
-    Mutant(ATTEMPTS, "min(counted, seen, job.spec.content.time_limit_ms)", "min(counted, seen)"),
+    Mutant(ATTEMPTS, "if run_ms > limit:", "if False:"),
+    Mutant(ATTEMPTS, "run_ms = counted if counted < seen else seen", "run_ms = counted"),
+    Mutant(
+        ATTEMPTS, "if job is None or number in gone or job.waiting == 0", "if job is None or job.waiting == 0"
+    ),
+    Mutant(BULK, "terms.epoch == state.epoch and now < terms.until:", "now < terms.until:"),
+    Mutant(BULK, "terms.epoch == state.epoch and now < terms.until:", "terms.epoch == state.epoch:"),
+    Mutant(BULK, "taken.get(number, 0) + count * amount", "taken.get(number, 0) + amount"),
+    Mutant(BULK, "charged.get(key, 0) + count * amount", "charged.get(key, 0) + amount"),
+    Mutant(BULK, "if grants[number].left < amount:", "if False:"),
+    Mutant(
+        BULK,
+        "counter.held + counter.spent + amount > min(bounds[key], counter.limit)",
+        "counter.held + amount > bounds[key]",
+    ),
+    Mutant(BULK, "if first == [line.legs[0] for line in lines]:", "if True:"),
+    Mutant(BULK, "state.use(each.entry, each.mandate, each.count)", "state.use(each.entry, each.mandate)"),
+    Mutant(BULK, "check_budget(entry.content, cost)", "pass"),
+    Mutant(BULK, "check_caps(authority.caps, entry.content.shape)", "pass"),
+    Mutant(BULK, "and not request.held", ""),
+    Mutant(STATE, "del self.spec_ids[self.specs.pop(number).content]", "self.specs.pop(number)"),
+    Mutant(STATE, "self.idle_specs.pop(entry.id, None)", "pass"),
+    Mutant(STATE, "self.idle_mandates.pop(mandate.id, None)", "pass"),
     Mutant(
         ATTEMPTS,
         "if job is None or job.attempt != report.attempt or job.state not in LIVE_JOB_STATES:",

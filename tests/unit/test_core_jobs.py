@@ -160,6 +160,24 @@ def test_each_kind_of_dependency(when: When, exit_code: int, expected: str | Non
     assert all(hold.job in world.state.jobs for hold in world.state.ledger.holds.values())
 
 
+def test_one_who_is_skipped_hears_no_more_of_the_same_cascade() -> None:
+    """`last` is skipped with `then`; the end of `then` would have satisfied its other edge."""
+    world = World()
+    first, then, last = graph(
+        world,
+        named("a"),
+        named("b", dependencies=(Dependency(When.OK, ref="a"),)),
+        named("d", dependencies=(Dependency(When.OK, ref="a"), Dependency(When.ANY, ref="b"))),
+    )
+    world.round()
+    world.end(first, exit_code=1)
+    ended = [(event.job, event.trigger) for event in world.events if isinstance(event, JobEnded)]
+    assert ended == [(first, "fail"), (then, "skip"), (last, "skip")]
+    assert not world.state.jobs
+    assert not world.state.ledger.holds
+    assert not world.state.dependents
+
+
 def test_after_waits_for_the_start_only() -> None:
     world = World()
     first, then = graph(world, named("a"), named("b", dependencies=(Dependency(When.STARTED, ref="a"),)))

@@ -7,6 +7,8 @@ the interval that the hub itself saw (L4). What failed through no fault of the j
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from mintyard.domain.errors import MintyardError, Refused
 from mintyard.domain.events import (
     AnyEvent,
@@ -60,7 +62,9 @@ def run_time_ms(job: Job, report: AttemptEnded, now: int) -> int:
     """Billable run time: the agent's counters summed over boots, at most the interval since placement and the time limit."""
     known = job.boots
     if not report.earlier and (not known or (len(known) == 1 and report.boot in known)):
-        counted = max(report.run_ms, known[report.boot] if known else 0, 0)
+        counted = report.run_ms
+        if known and known[report.boot] > counted:
+            counted = known[report.boot]
     else:
         boots = dict(known) if known else {}
         for boot, run_ms in report.earlier.items():
@@ -68,7 +72,11 @@ def run_time_ms(job: Job, report: AttemptEnded, now: int) -> int:
         boots[report.boot] = max(boots.get(report.boot, 0), report.run_ms)
         counted = sum(boots.values())
     seen = (now - job.placed_at) // NS_PER_MS
-    return max(min(counted, seen, job.spec.content.time_limit_ms), 0)
+    limit = job.spec.content.time_limit_ms
+    run_ms = counted if counted < seen else seen
+    if run_ms > limit:
+        run_ms = limit
+    return run_ms if run_ms > 0 else 0
 
 
 def attempt_bill(state: State, job: Job, run_ms: int) -> Bill:
@@ -142,10 +150,7 @@ def _settle(state: State, job: Job, used: Bill, cause: str, out: list[AnyEvent])
     """Close the attempt's hold on `used`; refund all of it when the cause is not the job's."""
     hold = state.ledger.holds[job.hold]
     share = settle(hold, used)
-    amounts: list[str | int] = []
-    for unit, amount in zip(_RESOURCE_NAMES, used.stock, strict=True):
-        if amount:
-            amounts += (unit, amount)
+    amounts = [part for pair in zip(_RESOURCE_NAMES, used.stock, strict=True) if pair[1] for part in pair]
     amounts += (_MONEY_NAME, sum(used.money))
     out.append(
         HoldClosed(
@@ -202,14 +207,15 @@ def describe(error: MintyardError) -> str:
 
 
 def meet_dependents(
-    state: State, source: int, final: str, out: list[AnyEvent], met: dict[int, int]
+    state: State, source: int, final: str, out: list[AnyEvent], met: dict[int, int], gone: Container[int] = ()
 ) -> list[int]:
     """Count `source` having reached `final` for those who wait for it: the ready ones move on, and the numbers of those that
-    can never run are returned. `met` counts edges met within this command that are not applied yet."""
+    can never run are returned. `met` counts edges met within this command that are not applied yet, `gone` are jobs that it has
+    ended already."""
     never: list[int] = []
     for number, when in state.dependents.get(source, ()):
         job = state.jobs.get(number)
-        if job is None or job.waiting == 0 or (final == "started" and when != "after"):
+        if job is None or number in gone or job.waiting == 0 or (final == "started" and when != "after"):
             continue
         if when == "after" and final != "started" and state.began(source):
             continue
@@ -234,14 +240,15 @@ def end_dependents(state: State, job: Job, final: str, now: int, out: list[AnyEv
     ends = [(job.id, job.array_job, final)]
     while ends:
         number, array, outcome = ends.pop()
-        never = meet_dependents(state, number, outcome, out, met)
+        never = meet_dependents(state, number, outcome, out, met, gone)
         if array:
             finished[array] = finished.get(array, 0) + 1
             if outcome != "succeeded":
                 failed.add(array)
             if finished[array] == state.arrays[array].live:
                 bad = array in failed or state.arrays[array].failed
-                never += meet_dependents(state, array, "failed" if bad else "succeeded", out, met)
+                final_of_all = "failed" if bad else "succeeded"
+                never += meet_dependents(state, array, final_of_all, out, met, gone)
         for skipped in never:
             dependent = state.jobs[skipped]
             if skipped not in gone and dependent.state in ("blocked", "held"):

@@ -324,26 +324,36 @@ class Book:
     def apply_hold_closed(self, event: HoldClosed) -> None:
         hold = self.holds.pop(event.hold)
         grants = self.grants
-        for flat, to_spent in ((event.spent, True), (event.released, False)):
-            numbers = iter(flat)
-            for number in numbers:
-                amount = next(numbers)
-                grant = grants[number]
-                grant.held -= amount
-                if to_spent:
-                    grant.spent += amount
-                elif grant.state == "active":
-                    grant.left += amount
-                else:
-                    grant.expired += amount
-                if amount < 0 or grant.held < 0:
-                    raise InvariantBroken(why=f"grant {number}: {amount} leaves {grant.held} held")
-        for block, unit, used, freed in _rows(event.ceilings, 4):
-            counter = self.counters[block, unit]
+        numbers = iter(event.spent)
+        for number in numbers:
+            amount = next(numbers)
+            grant = grants[number]
+            grant.held -= amount
+            grant.spent += amount
+            if amount < 0 or grant.held < 0:
+                raise InvariantBroken(why=f"grant {number}: {amount} leaves {grant.held} held")
+        numbers = iter(event.released)
+        for number in numbers:
+            amount = next(numbers)
+            grant = grants[number]
+            grant.held -= amount
+            if grant.state == "active":
+                grant.left += amount
+            else:
+                grant.expired += amount
+            if amount < 0 or grant.held < 0:
+                raise InvariantBroken(why=f"grant {number}: {amount} leaves {grant.held} held")
+        if not event.ceilings:
+            return
+        counters = self.counters
+        parts: Iterator[Any] = iter(event.ceilings)
+        for block in parts:
+            unit, used, freed = next(parts), next(parts), next(parts)
+            counter = counters[block, unit]
             counter.held -= used + freed
             counter.spent += used
             if counter.held < 0:
-                raise InvariantBroken(why=f"ceiling {block} {unit} released twice by hold {hold.id}")
+                raise InvariantBroken(why=f"ceiling {block} released twice by hold {hold.id}")
             if counter.held == 0 and counter.expires_at <= self.now:
                 # Not at once: the next attempt of the same job may charge it again within this record.
                 heappush(self._expiring, (counter.expires_at, block, unit))

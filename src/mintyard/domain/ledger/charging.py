@@ -5,8 +5,9 @@ A `Draft` is what has been decided within one command but not applied yet, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from mintyard.domain.errors import CeilingReached, QuotaExhausted, TokenExpired, WrongResourceType
 from mintyard.domain.events import Line
@@ -237,8 +238,13 @@ def _settle_ceilings(hold: Hold, used: dict[Unit, int] | Bill) -> tuple[str | in
     ceilings: list[str | int] = []
     before = hold.drawn_ceilings
     is_bill = isinstance(used, Bill)
-    for block, unit, amount in rows(hold.ceilings, 3):
-        due = used.amount(unit, ALL_RESOURCES) if is_bill else used.get(unit, 0)
+    charges: dict[str, int] = {}
+    parts: Iterator[Any] = iter(hold.ceilings)
+    for block in parts:
+        unit, amount = next(parts), next(parts)
+        due = charges.get(unit, -1)
+        if due < 0:
+            due = charges[unit] = used.amount(unit, ALL_RESOURCES) if is_bill else used.get(unit, 0)
         if due > amount:
             due = amount
         drawn = before.get(f"{block}:{unit}", 0) if before else 0
