@@ -91,6 +91,28 @@ def test_wrong_usage_exits_2_and_names_itself(
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["jobs", "ls"],
+            'error: Unknown command "jobs"; the nearest is job. [usage_invalid]\ntry: See `mintyard --help`.',
+        ),
+        (
+            ["token", "mit"],
+            'Unknown command "mit"; the nearest is mint. [usage_invalid]\ntry: See `mintyard token --help`.',
+        ),
+        (["hold", "zzz"], "there are place, ls, show, extend, draw, settle, void. [usage_invalid]"),
+        (["zzz"], "journal, replay, completion. [usage_invalid]"),
+    ],
+)
+def test_an_unknown_command_is_answered_by_those_that_there_are(
+    capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_wrong_usage_as_a_problem(capsys: pytest.CaptureFixture[str]) -> None:
     status, told = problem(capsys, "job", "ls", "--nonsense")
     assert (status, told["code"], told["status"]) == (2, "usage_invalid", 400)

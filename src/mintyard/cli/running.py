@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import sys
 
-from cyclopts import CycloptsError
+from cyclopts import CycloptsError, UnknownCommandError
 
 from mintyard.cli.application import application
 from mintyard.cli.problems import asks_json, report
@@ -55,7 +56,14 @@ def run(words: list[str]) -> int:
 
 
 def usage(error: CycloptsError, command: list[str]) -> UsageInvalid:
-    """What the parser didn't like, as our own error."""
+    """What the parser didn't like, as our own error. The parser names eight commands at most, and none that is like it."""
+    if isinstance(error, UnknownCommandError) and error.unused_tokens and error.app is not None:
+        word = error.unused_tokens[0]
+        known = [name for name in error.app if not name.startswith("-")]
+        likely = difflib.get_close_matches(word, known, 1)
+        hint = f"the nearest is {likely[0]}" if likely else "there are " + ", ".join(known)
+        above = command[: command.index(word)] if word in command else command[:1]
+        return UsageInvalid(why=f'Unknown command "{word}"; {hint}', command=" ".join(above))
     why = " ".join(str(error).split()).rstrip(".")
     return UsageInvalid(why=why, command=" ".join(command))
 
