@@ -229,7 +229,7 @@ async def _open_loop(one: Run, plan: Plan, start: float) -> None:
     while at < count and not one.stopped:
         now = time.monotonic()
         while at < count and due[at] <= now:
-            one.late_s = max(one.late_s, now - due[at])
+            one.late_s = max(one.late_s, now - float(due[at]))
             one.arrive(float(due[at]))
             at += 1
         if at < count:
