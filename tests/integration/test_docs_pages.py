@@ -1,7 +1,7 @@
 """The commands in tutorial and how-to pages work: each page's `sh` blocks run in order, in a shell, against a real hub.
 
-A page has a folder and logins of its own, beginning as the administrator; the tutorial has a fresh hub. `console` blocks are for
-reading only (installing, PostgreSQL).
+The tutorial has a fresh hub, as has the quick start in the README. The how-to pages share their logins, as for a reader who tries
+one after the other. `console` blocks are for reading only (installing, PostgreSQL), save the quick start's.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 DOCS = Path(__file__).parents[2] / "docs"
+README = DOCS.parent / "README.md"
 TUTORIAL = DOCS / "tutorial" / "first-job.md"
 HOW_TO = sorted((DOCS / "how-to").glob("*.md"))
 ADDRESS = "http://127.0.0.1:8080"
@@ -70,8 +70,8 @@ def wait_until_ready(process: subprocess.Popen[bytes], folder: Path) -> str:
     raise AssertionError((folder / "log").read_text())
 
 
-def run(page: Path, environment: dict[str, str], folder: Path) -> str:
-    script = "\n".join(blocks(page, hub=False))
+def run(page: Path, environment: dict[str, str], folder: Path, script: str = "") -> str:
+    script = script or "\n".join(blocks(page, hub=False))
     script = script.replace(ADDRESS, environment[ADDRESS]).replace(PLACE, environment["MINTYARD_FOLDER"])
     environment = {name: value for name, value in environment.items() if name != ADDRESS}
     done = subprocess.run(
@@ -97,11 +97,25 @@ def test_the_tutorial(tmp_path: Path) -> None:
     assert "exit status 5" in said
 
 
+def test_the_quick_start(tmp_path: Path) -> None:
+    """The console block after `mintyard up`, then the Python and the curl snippet, as they stand."""
+    text = README.read_text(encoding="utf-8")
+    start = next(
+        found for found in re.findall(r"^```console\n(.*?)^```$", text, re.M | re.S) if "onboard" in found
+    )
+    (python,) = re.findall(r"^```python\n(.*?)^```$", text, re.M | re.S)
+    (curl,) = (found for found in re.findall(r"^```sh\n(.*?)^```$", text, re.M | re.S) if "curl" in found)
+    script = f"{start.replace('$ ', '')}\npython3 - <<'END'\n{python}END\n{curl}"
+    with running_hub(tmp_path / "hub") as environment:
+        said = run(README, environment, tmp_path, script)
+    assert "hello from " in said
+    assert "\nsucceeded\n" in said
+    assert re.search(r'^{"job":3,', said, re.M), said[-2_000:]
+
+
 @pytest.mark.parametrize("page", HOW_TO, ids=lambda page: page.stem)
 def test_how_to(page: Path, hub: dict[str, str], tmp_path: Path) -> None:
-    home = tmp_path / "client"
-    shutil.copytree(hub["MINTYARD_HOME"], home)
-    said = run(page, hub | {"MINTYARD_HOME": str(home)}, tmp_path)
+    said = run(page, hub, tmp_path)
     expected = {
         "narrow-a-token": ("hello", "ceiling_reached", "token_revoked"),
         "grant-and-limit": ("budget_too_small", "campus/physics/bob"),

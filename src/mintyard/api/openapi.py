@@ -200,7 +200,8 @@ def document() -> dict[str, Any]:
             "description": (
                 "Amounts are decimal strings, instants RFC 3339 in UTC, everything bounded. Errors are problem "
                 "documents (RFC 9457) with a stable `code`. What belongs to other accounts is answered as if it "
-                f"did not exist. Bodies have at most {MAX_BODY_BYTES} bytes."
+                f"did not exist. Bodies have at most {MAX_BODY_BYTES} bytes. A request that changes something and carries "
+                "an `Idempotency-Key` (a UUIDv7 made within the last 24 hours) may be sent again: it is done once."
             ),
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
