@@ -75,7 +75,10 @@ def test_amounts_are_plain_and_exact(value: Decimal | int) -> None:
     assert "e" not in text.lower()
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), Decimal("NaN"), True, None, [], object()])
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), Decimal("NaN"), True, None, [], object(), "-5", -5, "1e9", "", " 1", "٣"],
+)
 def test_what_is_no_amount(value: object) -> None:
     with pytest.raises(InvalidAmount):
         amount(value)  # pyright: ignore[reportArgumentType]

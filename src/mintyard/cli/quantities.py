@@ -64,4 +64,6 @@ def money(amount: str, digits: int = 6) -> str:
     if len(rest) <= digits:
         return amount
     kept = rest[:digits].rstrip("0")
+    if whole == "0" and not kept and rest.strip("0"):
+        return f"<0.{'1':0>{digits}}"
     return f"{whole}.{kept}…" if kept else f"{whole}…"

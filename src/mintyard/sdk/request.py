@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,9 +15,11 @@ import msgspec
 
 from mintyard.domain.errors import InvalidAmount, InvalidSpec
 from mintyard.domain.units import Unit
+from mintyard.wire.bounds import AMOUNT_PATTERN
 
 T = TypeVar("T")
 API: Final = "/api/v1"
+_AMOUNT: Final = re.compile(AMOUNT_PATTERN)
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
 
 
@@ -111,15 +114,23 @@ def new_key(now: Callable[[], int] = time.time_ns, offset_ms: int = 0) -> str:
 
 
 def amount(value: str | int | float | Decimal, unit: Unit | str = "") -> str:
-    """The decimal string of an amount. Floats are taken by their shortest text; `InvalidAmount` for what isn't a number."""
+    """The decimal string of an amount. Floats are taken by their shortest text; `InvalidAmount` for what isn't a plain one."""
     if isinstance(value, str):
-        return value
+        return _plain(value, unit)
     number = Decimal(str(value)) if isinstance(value, float) else value
     if isinstance(value, bool) or not isinstance(number, int | Decimal):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidAmount(text=str(value)[:64], unit=str(unit), why="not a number")
     if isinstance(number, Decimal) and not number.is_finite():
         raise InvalidAmount(text=str(value), unit=str(unit), why="not finite")
-    return format(number, "f") if isinstance(number, Decimal) else str(number)
+    return _plain(format(number, "f") if isinstance(number, Decimal) else str(number), unit)
+
+
+def _plain(text: str, unit: Unit | str) -> str:
+    """What the API takes as an amount; how fine and how large it may be, the hub knows."""
+    if _AMOUNT.fullmatch(text) is None:
+        why = "negative" if text.startswith("-") else "not a plain decimal number"
+        raise InvalidAmount(text=text[:64], unit=str(unit) or "any unit", why=why)
+    return text
 
 
 def amounts(values: Mapping[Any, str | int | float | Decimal]) -> dict[Unit, str]:
