@@ -97,7 +97,7 @@ class DependencyUnknown(Refused):
     code = "dependency_unknown"
     status = 422
     exit_status = Exit.NOT_FOUND
-    message = "Job {job} is not known here any more."
+    message = "Job {job} is not known here, or ended too long ago."
     remedy = "Depend on a live job, or on one that ended lately."
 
 
