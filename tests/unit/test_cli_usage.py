@@ -446,6 +446,8 @@ def test_verify_offline_and_after_tampering(
     assert "hub2" in capsys.readouterr().out
     replayed, difference = problem(capsys, "journal", "replay", "--store", url)
     assert (replayed, difference["params"]["seq"]) == (Exit.VERIFICATION, 1)
+    assert difference["code"] == "decided_otherwise"
+    assert "backup" not in difference["remedy"], "a journal that verifies is not one to replace"
     with sqlite3.connect(path) as connection:
         connection.execute("UPDATE record SET body = x'90' WHERE seq = 2")
     connection.close()

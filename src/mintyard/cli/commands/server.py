@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from mintyard.cli.options import Output
 from mintyard.cli.printer import Printer
 from mintyard.cli.quantities import moment
-from mintyard.domain.errors import Exit, InvalidSpec, VerificationFailed
+from mintyard.domain.errors import DecidedOtherwise, Exit, InvalidSpec
 from mintyard.wire.bounds import format_instant
 
 if TYPE_CHECKING:
@@ -240,8 +240,8 @@ def replay_journal(*, folder: Folder = "", store: Store = "", out: Output = _OUT
         kinds = [
             type(one).__name__ if one is not None else "nothing" for one in (found.recorded, found.decided)
         ]
-        why = f"event {found.index} was recorded as {kinds[0]}, this version decides {kinds[1]}"
-        raise VerificationFailed(seq=found.seq, why=why)
+        why = f"event {found.index} is {kinds[0]}, now it would be {kinds[1]}"
+        raise DecidedOtherwise(seq=found.seq, why=why)
     told = {
         "records": report.records, "inputs": report.inputs, "events": report.events,
         "state_hash": report.state_hash.hex() if report.state_hash else None,

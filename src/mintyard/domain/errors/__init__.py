@@ -51,6 +51,7 @@ from mintyard.domain.errors.requests import (
 )
 from mintyard.domain.errors.service import (
     CommitUnknown,
+    DecidedOtherwise,
     EngineUnavailable,
     Fault,
     Fenced,
@@ -117,6 +118,7 @@ __all__ = [
     "ConfigInvalid",
     "Conflict",
     "CredentialsDamaged",
+    "DecidedOtherwise",
     "DependencyCycle",
     "DependencyUnknown",
     "EngineUnavailable",

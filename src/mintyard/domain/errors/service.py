@@ -94,6 +94,16 @@ class VerificationFailed(Broken):
     remedy = "Restore the journal from a backup taken before record {seq}; don't start the hub on it."
 
 
+class DecidedOtherwise(Broken):
+    code = "decided_otherwise"
+    exit_status = Exit.VERIFICATION
+    message = "This version decides record {seq} otherwise than was recorded: {why}."
+    remedy = (
+        "After an update that is no fault: hubs start on what was recorded. Check it with `mintyard journal verify`; replay "
+        "with the version that wrote the record."
+    )
+
+
 class KeyRingDamaged(Broken):
     code = "key_ring_damaged"
     message = "The key ring {path} can't be read: {why}."
