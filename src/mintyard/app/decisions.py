@@ -178,7 +178,7 @@ class Decisions:
         return (self._decided(inputs, events, now, term) if events else None), replies
 
     def _submit_run(self, run: list[Item], inputs: list[Command], events: list[AnyEvent], now: int) -> int:
-        """Decide a run of plain submits, whose first one has its place among the replies already; about how many bytes it adds."""
+        """Decide a run of plain submits, the first of which has its place among the replies; about how many bytes it adds."""
         replies = self._replies
         at = len(replies) - 1
         replies += [(sink, tag, None) for _, sink, tag in run[1:]]
@@ -225,8 +225,7 @@ def _plain_run(first: Submit, inbox: Inbox[Item], more: int) -> list[Item]:
     run: list[Item] = [(first, _nowhere, None)]
     more = min(more, bulk.MAX_RUN - 1)
     while inbox and len(run) <= more:
-        item = inbox.first()
-        if type(item[0]) is Look or not bulk.is_plain(item[0]):
+        if not bulk.is_plain(inbox.first()[0]):
             break
         run.append(inbox.popleft())
     return run

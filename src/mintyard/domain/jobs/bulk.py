@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mintyard.domain.commands import Command, Submit
+from mintyard.domain.commands import Submit
 from mintyard.domain.errors import CapExceeded, MintyardError, Refused
 from mintyard.domain.events import AnyEvent, HoldPlaced, JobAdmitted, Line
 from mintyard.domain.ids import ROOT
@@ -66,7 +66,7 @@ class _Terms:
         self.until = 0
 
 
-def is_plain(command: Command) -> bool:
+def is_plain(command: object) -> bool:
     """One small job that waits for nothing, without a key: what `submit_run` takes."""
     if type(command) is not Submit or command.key or command.dry_run or len(command.jobs) != 1:
         return False
