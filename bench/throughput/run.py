@@ -121,7 +121,7 @@ async def run(settings: Settings, folder: Path) -> dict[str, Any]:
     result = _result(settings, load, before, after) | {"lag": lag}
     await writer.stop(hurry=True)
     if projector:
-        projector.terminate()
+        projector.kill()  # nothing of it is kept
         projector.wait()
     return result
 

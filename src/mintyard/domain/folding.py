@@ -282,7 +282,7 @@ def job_ended(state: State, event: e.JobEnded) -> None:
 def _remember_end(state: State, number: int, final: str, account: str) -> None:
     state.ended[number] = (final, account)
     if len(state.ended) > MAX_ENDED_JOBS_KEPT:
-        del state.ended[next(iter(state.ended))]
+        state.ended.popitem(last=False)
 
 
 # --- nodes ----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ A snapshot carries a schema number; `UPCASTS` lifts older ones step by step. Der
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final
@@ -139,7 +140,7 @@ def restore(content: Content) -> State:
         state.nodes[node.name] = node
         state.nodes_by_index[node.index] = node
     state.cluster = Cluster.decode(content.cluster)
-    state.ended = {number: (final, account) for number, final, account in content.ended}
+    state.ended = OrderedDict((number, (final, account)) for number, final, account in content.ended)
     state.dependents = {source: list(waiting) for source, waiting in content.dependents}
     _restore_jobs(state, content)
     state.next_job, state.next_spec, state.next_mandate, state.ledger.next_grant, state.ledger.next_hold = (
@@ -179,7 +180,7 @@ def _restore_jobs(state: State, content: Content) -> None:
     for number, account, blocks, digest in content.mandates:
         state.mandates[number] = Mandate(number, state.ledger.accounts[account], blocks, digest)
         state.mandate_ids[digest] = number
-    state.idle_specs, state.idle_mandates = (dict.fromkeys(numbers) for numbers in content.idle)
+    state.idle_specs, state.idle_mandates = (OrderedDict.fromkeys(numbers) for numbers in content.idle)
     for array in content.arrays:
         array.active = 0
         state.add_array(array)

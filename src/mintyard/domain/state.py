@@ -6,6 +6,7 @@ are not part of the state hash.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -278,12 +279,13 @@ class State:
         self.prices: list[PriceBook] = [PriceBook()]
         self.specs: dict[int, SpecEntry] = {}
         self.mandates: dict[int, Mandate] = {}
-        self.idle_specs: dict[int, None] = {}
-        self.idle_mandates: dict[int, None] = {}
+        self.idle_specs: OrderedDict[int, None] = OrderedDict()
+        self.idle_mandates: OrderedDict[int, None] = OrderedDict()
         """Numbers of those that no live job has, the longest idle first."""
         self.jobs: dict[int, Job] = {}
         self.arrays: dict[int, ArrayJob] = {}
-        self.ended: dict[int, tuple[str, str]] = {}
+        self.ended: OrderedDict[int, tuple[str, str]] = OrderedDict()
+        """How jobs ended, the oldest first. (The front of a plain dict costs more to find with each one deleted there.)"""
         self.nodes: dict[str, Node] = {}
         self.cluster = Cluster()
         self.keys: dict[tuple[str, str], Remembered] = {}
@@ -358,7 +360,7 @@ class State:
         if len(entry.content.payload) > MAX_IDLE_PAYLOAD_BYTES:
             self._forget_spec(entry.id)
         elif len(idle) > MAX_IDLE_SPECS:
-            self._forget_spec(next(iter(idle)))
+            self._forget_spec(next(iter(idle)))  # constant for an ordered dict
 
     def drop_mandate(self, mandate: Mandate) -> None:
         """A live job less; without any, the mandate is idle for a while, then forgotten."""
@@ -369,8 +371,7 @@ class State:
         idle = self.idle_mandates
         idle[mandate.id] = None
         if len(idle) > MAX_IDLE_SPECS:
-            old = self.mandates.pop(next(iter(idle)))
-            del idle[old.id]
+            old = self.mandates.pop(idle.popitem(last=False)[0])
             del self.mandate_ids[old.digest]
             self.chains.pop(chain_key(old.account.id, old.blocks), None)
 
