@@ -127,6 +127,11 @@ def _control_plane(
                 }
                 lag = results[-1]["lag"]
                 rows.append(_row(store, discipline, rate, result, lag))
+                print(
+                    f"{store} {discipline or 'ours'} at {rate}/s: {result['done_per_s']:,.0f}/s",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 _note(figures, f"{discipline}." if discipline else "", store, rate, result, lag)
     print(table(_HEADER, rows), flush=True)
 

@@ -17,9 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 import numpy as np
@@ -190,6 +192,26 @@ def _profile(settings: Settings, begin: bool) -> None:
         _profiler.dump_stats(settings.profile)
 
 
+@contextmanager
+def fresh_database(url: str) -> Iterator[str]:
+    """A new database on the server of `url`, dropped at the end; nothing for "" (SQLite)."""
+    if not url:
+        yield url
+        return
+    import psycopg
+
+    parts = urlsplit(url)
+    name = f"bench_{os.getpid()}_{time.monotonic_ns()}"
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute(f'CREATE DATABASE "{name}"')
+        try:
+            yield urlunsplit(parts._replace(path=f"/{name}", netloc=parts.netloc or "")).replace(
+                ":///", "://@/"
+            )
+        finally:
+            server.execute(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
 def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     sys.setswitchinterval(_SWITCH_S)
@@ -200,7 +222,8 @@ def main() -> None:
             warm()
         folder = Path(tempfile.mkdtemp(prefix="mintyard-bench-"))
         try:
-            with installed(settings.discipline):
+            with installed(settings.discipline), fresh_database(settings.store) as store:
+                settings.store = store
                 print(json.dumps(uvloop.run(run(settings, folder))), flush=True)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
