@@ -12,6 +12,7 @@ from mintyard.domain.ledger.book import Account, Hold
 from mintyard.domain.snapshot_columns import (
     PackedHolds,
     PackedJobs,
+    numbers_of,
     pack_holds,
     pack_jobs,
     unpack_holds,
@@ -56,19 +57,22 @@ def content(job: Job) -> tuple[object, ...]:
     )
 
 
-def repacked(packed: PackedJobs) -> PackedJobs:
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(packed), type=PackedJobs)
+def unpacked(packed: PackedJobs, hold_ids: list[int]) -> list[Job]:
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(packed), type=PackedJobs)
+    return unpack_jobs(again, numbers_of(again), hold_ids, SPECS, MANDATES)
 
 
 def test_jobs_come_back_whole() -> None:
-    back = unpack_jobs(repacked(pack_jobs(jobs())), SPECS, MANDATES, [51, 52])
+    back = unpacked(pack_jobs(jobs()), [51, 52])
     assert [content(job) for job in back] == [content(job) for job in jobs()]
 
 
 def test_holds_come_back_whole_and_share_their_parts() -> None:
     packed = msgspec.msgpack.decode(msgspec.msgpack.encode(pack_holds(holds())), type=PackedHolds)
-    back = unpack_holds(packed)
+    job_ids = [51, 52]
+    back = unpack_holds(packed, numbers_of(packed), job_ids)
     assert back == holds()
+    assert back[0].job is job_ids[0]
     assert back[0].lines is back[1].lines is back[2].lines
     assert back[0].ceilings is back[1].ceilings
 
@@ -83,21 +87,21 @@ def test_equal_content_in_other_objects_gives_equal_bytes() -> None:
 
 def test_rows_of_one_tick_share_their_instant_and_a_job_its_number_with_its_hold() -> None:
     known = [51, 52]
-    back = unpack_jobs(repacked(pack_jobs(jobs())), SPECS, MANDATES, known)
+    back = unpacked(pack_jobs(jobs()), known)
     assert back[0].submitted_at is back[1].submitted_at is back[2].submitted_at
     assert back[0].hold is known[0]
     assert back[1].hold is known[1]
 
 
 def test_nothing_is_nothing() -> None:
-    assert unpack_jobs(repacked(pack_jobs([])), {}, {}, []) == []
-    assert unpack_holds(pack_holds([])) == []
+    assert unpacked(pack_jobs([]), []) == []
+    assert unpack_holds(pack_holds([]), [], []) == []
 
 
 def test_columns_of_different_length_are_refused() -> None:
     packed = pack_jobs(jobs())
     with pytest.raises(InvariantBroken):
-        unpack_jobs(msgspec.structs.replace(packed, hold=packed.hold[:-8]), SPECS, MANDATES, [])
+        unpacked(msgspec.structs.replace(packed, hold=packed.hold[:-8]), [])
     some = pack_holds(holds())
     with pytest.raises(InvariantBroken):
-        unpack_holds(msgspec.structs.replace(some, line=some.line[:-4]))
+        unpack_holds(msgspec.structs.replace(some, line=some.line[:-4]), numbers_of(some), [])

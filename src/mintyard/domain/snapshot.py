@@ -5,7 +5,7 @@ A snapshot carries a schema number; `UPCASTS` lifts older ones step by step. Der
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from hashlib import blake2b
 from typing import Any, Final
@@ -14,7 +14,8 @@ import msgspec
 
 from mintyard.domain.errors import InvariantBroken
 from mintyard.domain.jobs.spec import JobSpec
-from mintyard.domain.ledger.book import Counter, Grant
+from mintyard.domain.ledger.book import Counter as CeilingCounter
+from mintyard.domain.ledger.book import Grant
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.scheduling.cluster import Cluster
@@ -22,12 +23,13 @@ from mintyard.domain.scheduling.shapes import ShapeTable
 from mintyard.domain.snapshot_columns import (
     PackedHolds,
     PackedJobs,
+    numbers_of,
     pack_holds,
     pack_jobs,
     unpack_holds,
     unpack_jobs,
 )
-from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, State, Token
+from mintyard.domain.state import ArrayJob, Mandate, Node, Remembered, State, Token
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import Unit
 
@@ -48,7 +50,7 @@ class Content(msgspec.Struct):
     accounts: list[tuple[str, str]]
     grants: list[Grant]
     holds: PackedHolds
-    counters: list[tuple[str, Unit, Counter]]
+    counters: list[tuple[str, Unit, CeilingCounter]]
     totals: list[tuple[Unit, list[int]]]
     tokens: list[Token]
     revoked: list[tuple[str, int]]
@@ -124,7 +126,8 @@ def restore(content: Content) -> State:
     state = State()
     state.name, state.currency, state.format = content.name, content.currency, content.format
     state.now, state.seq = content.now, content.seq
-    _restore_ledger(state, content)
+    job_ids = numbers_of(content.jobs)
+    _restore_ledger(state, content, job_ids)
     state.prices = content.prices
     for token in content.tokens:
         state.add_token(token)
@@ -142,14 +145,14 @@ def restore(content: Content) -> State:
     state.cluster = Cluster.decode(content.cluster)
     state.ended = OrderedDict((number, (final, account)) for number, final, account in content.ended)
     state.dependents = {source: list(waiting) for source, waiting in content.dependents}
-    _restore_jobs(state, content)
+    _restore_jobs(state, content, job_ids)
     state.next_job, state.next_spec, state.next_mandate, state.ledger.next_grant, state.ledger.next_hold = (
         content.numbers
     )
     return state
 
 
-def _restore_ledger(state: State, content: Content) -> None:
+def _restore_ledger(state: State, content: Content, job_ids: list[int]) -> None:
     ledger = state.ledger
     ledger.now = content.now
     for name, status in content.accounts:
@@ -163,8 +166,10 @@ def _restore_ledger(state: State, content: Content) -> None:
     for account in ledger.accounts.values():
         for grants in account.grants.values():
             grants.sort(key=Grant.order)
-    for hold in unpack_holds(content.holds):
-        ledger.holds[hold.id] = hold
+    hold_ids = numbers_of(content.holds)
+    holds = unpack_holds(content.holds, hold_ids, job_ids)
+    ledger.holds = dict(zip(hold_ids, holds, strict=True))
+    for hold in holds:
         if hold.expires_at:
             state.due.set("hold", hold.id, hold.expires_at)
     for block, unit, counter in content.counters:
@@ -173,7 +178,7 @@ def _restore_ledger(state: State, content: Content) -> None:
         raise InvariantBroken(why="the totals of a snapshot are not those of its grants")
 
 
-def _restore_jobs(state: State, content: Content) -> None:
+def _restore_jobs(state: State, content: Content, job_ids: list[int]) -> None:
     state.shapes = ShapeTable.decode(content.shapes)
     for number, spec in content.specs:
         state.add_spec(number, spec)
@@ -186,21 +191,14 @@ def _restore_jobs(state: State, content: Content) -> None:
         state.add_array(array)
     for node in state.nodes.values():
         node.running = 0
-    jobs = unpack_jobs(content.jobs, state.specs, state.mandates, list(state.ledger.holds))
-    numbers = [job.id for job in jobs]
-    state.jobs = dict(zip(numbers, jobs, strict=True))
-    holds = state.ledger.holds
-    waiting: list[Job] = []
+    jobs = unpack_jobs(content.jobs, job_ids, list(state.ledger.holds), state.specs, state.mandates)
+    state.jobs = dict(zip(job_ids, jobs, strict=True))
+    for spec, count in Counter([job.spec for job in jobs]).items():
+        spec.count = count
+    for mandate, count in Counter([job.mandate for job in jobs]).items():
+        mandate.count = count
+        mandate.account.live_jobs += count
     for job in jobs:
-        spec, mandate = job.spec, job.mandate
-        spec.count += 1
-        mandate.count += 1
-        mandate.account.live_jobs += 1
-        if job.state == "pending":
-            waiting.append(job)
-        elif job.state in LIVE_JOB_STATES:
+        if job.state in LIVE_JOB_STATES:
             state.bind(job, 1)
-        hold = holds.get(job.hold)
-        if hold is not None and hold.job == job.id:
-            hold.job = job.id  # one number object for both
-    state.enqueue_all(waiting)
+    state.enqueue_all([job for job in jobs if job.state == "pending"])

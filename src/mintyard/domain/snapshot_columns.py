@@ -143,17 +143,26 @@ def pack_holds(holds: Sequence[Hold]) -> PackedHolds:
     )
 
 
+def numbers_of(packed: PackedJobs | PackedHolds) -> list[int]:
+    """The numbers of all rows, ascending; the same list goes to both `unpack_*`, so that a job and its hold share them."""
+    return _longs(packed.id).tolist()
+
+
 def unpack_jobs(
-    packed: PackedJobs, specs: dict[int, SpecEntry], mandates: dict[int, Mandate], hold_ids: list[int]
+    packed: PackedJobs,
+    job_ids: list[int],
+    hold_ids: list[int],
+    specs: dict[int, SpecEntry],
+    mandates: dict[int, Mandate],
 ) -> list[Job]:
-    """In the order of their numbers. `hold_ids` are all open holds in order: a job and its hold share one number object."""
+    """In the order of their numbers."""
     names = {name: name for name in JOB.states}  # one string for all
     states = [names[name] for name in packed.states]
     instants = _Instants()
     jobs = list(
         map(
             Job,
-            _longs(packed.id).tolist(),
+            job_ids,
             map(specs.__getitem__, _longs(packed.spec).tolist()),
             map(mandates.__getitem__, _longs(packed.mandate).tolist()),
             map(states.__getitem__, _shorts(packed.state).tolist()),
@@ -183,16 +192,16 @@ def unpack_jobs(
     return jobs
 
 
-def unpack_holds(packed: PackedHolds) -> list[Hold]:
+def unpack_holds(packed: PackedHolds, hold_ids: list[int], job_ids: list[int]) -> list[Hold]:
     """In the order of their numbers; equal parts are one object."""
     holds = list(
         map(
             Hold,
-            _longs(packed.id).tolist(),
+            hold_ids,
             map(packed.accounts.__getitem__, _shorts(packed.account).tolist()),
             map(packed.lines.__getitem__, _shorts(packed.line).tolist()),
             map(packed.ceilings.__getitem__, _shorts(packed.ceiling).tolist()),
-            _longs(packed.job).tolist(),
+            _same(_longs(packed.job), job_ids),
             _shorts(packed.attempt).tolist(),
             _shorts(packed.book).tolist(),
             _longs(packed.expires_at).tolist(),

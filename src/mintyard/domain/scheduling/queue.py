@@ -152,7 +152,10 @@ class PendingQueue:
         if not count:
             return
         numbers = np.array(jobs, np.int64)
-        if len(np.unique(numbers)) != count or any(map(self.__contains__, jobs if self._size else ())):
+        ascending = bool((numbers[1:] > numbers[:-1]).all())
+        if (not ascending and len(np.unique(numbers)) != count) or any(
+            map(self.__contains__, jobs if self._size else ())
+        ):
             raise InvariantBroken(why="a job is queued twice")
         if self.count + count > MAX_LIVE_JOBS:
             raise LimitReached(limit=MAX_LIVE_JOBS, what="waiting jobs")
