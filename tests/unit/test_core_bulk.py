@@ -189,3 +189,16 @@ def test_what_is_released_is_drawn_on_again_in_order() -> None:
     assert world.state.ledger.grants[low].left == usd("0.0005")
     replies_of(world, submits(world, 5))
     assert world.state.ledger.grants[low].left < usd("0.0005")
+
+
+def test_what_a_ceiling_has_spent_counts_in_a_run() -> None:
+    world = World()
+    token = world.token("acme/vision/ann", ceilings={Unit.GPU: parse_amount("3", Unit.GPU)})
+    (job,) = world.submit(GPU_JOB, authority=token)
+    world.round()
+    world.start(job)
+    world.end(job, run_ms=1_800_000)
+    asked = [c.Submit(token, (JobRequest(GPU_JOB),)) for _ in range(3)]
+    assert [isinstance(reply, Batch) for reply in replies_of(world, asked)] == [True, True, False]
+    counter = world.state.ledger.counters[token.root, Unit.GPU]
+    assert (counter.held, counter.spent) == (parse_amount("2", Unit.GPU), parse_amount("0.5", Unit.GPU))
