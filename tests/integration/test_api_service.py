@@ -56,6 +56,9 @@ def test_health_readiness_and_metrics(tmp_path: Path) -> None:
         assert (late.status_code, late.json()["code"]) == (503, "not_caught_up")
         assert int(late.headers["retry-after"]) >= 1
         hub.application.services.feed.connected = True
+        durable, hub.application.services.feed.durable_seq = hub.application.services.feed.durable_seq, 0
+        assert client.get("/api/v1/jobs", params=far).json()["code"] == "not_caught_up"
+        hub.application.services.feed.durable_seq = durable
         # The leader goes silent: alive, not ready, and reads stop once a revocation could have been missed.
         hub.application.services.feed.connected = False
         unready = client.get("/ready")

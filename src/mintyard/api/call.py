@@ -138,8 +138,8 @@ class Call:
         wanted = max(int(raw), self.query.get("min_seq") or 0)
         feed = self.services.feed
         durable = feed.durable_seq
-        # Until the leader is heard (this process or the leader has just started) any record may exist: then the read waits.
-        if feed.connected and wanted > durable + MAX_AHEAD_RECORDS:
+        # Until the leader is heard, and heard of a record (it may be recovering itself), any may exist: then the read waits.
+        if feed.connected and durable and wanted > durable + MAX_AHEAD_RECORDS:
             why = f"record {wanted} can't exist yet, the last one is {durable}"
             raise InvalidSpec(field="min_seq", why=why)
         return wanted
