@@ -202,3 +202,16 @@ def test_what_a_ceiling_has_spent_counts_in_a_run() -> None:
     assert [isinstance(reply, Batch) for reply in replies_of(world, asked)] == [True, True, False]
     counter = world.state.ledger.counters[token.root, Unit.GPU]
     assert (counter.held, counter.spent) == (parse_amount("2", Unit.GPU), parse_amount("0.5", Unit.GPU))
+
+
+def test_a_budget_is_held_against_the_prices_of_now() -> None:
+    world = World()
+    short = msgspec.structs.replace(GPU_JOB, time_limit_ms=60_000)
+    (cost,) = {part.cost for reply in replies_of(world, submits(world, 1, short)) for part in reply.parts}
+    spec = msgspec.structs.replace(short, budget=cost)
+    assert all(isinstance(reply, Batch) for reply in replies_of(world, submits(world, 2, spec)))
+    world.do(
+        c.SetPrices(None, PriceBook(world.now, gpu_nano=2 * world.state.price_book(world.now)[1].gpu_nano))
+    )
+    codes = [reply.problem.code for reply in replies_of(world, submits(world, 3, spec))]
+    assert codes == ["budget_too_small"] * 3
