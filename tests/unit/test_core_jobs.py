@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from tests.unit.core_world import GPU_JOB, HOUR_NS, World, usd
 
 from mintyard.domain import commands as c
-from mintyard.domain import errors
+from mintyard.domain import errors, snapshot
+from mintyard.domain import state as state_room
 from mintyard.domain.events import JobEnded, JobMoved, JobPlaced, JobRequeued
 from mintyard.domain.jobs.dag import find_cycle, resolve
 from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, NodeGone, NodeSeen, Outcome
@@ -505,3 +506,36 @@ def test_the_next_attempt_may_use_what_the_last_one_gives_back() -> None:
     world.end(job, run_ms=1_000, exit_code=1)
     assert states(world) == {job: "pending"}
     assert world.state.jobs[job].hold in world.state.ledger.holds
+
+
+def test_idle_specs_and_mandates_are_kept_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_room, "MAX_IDLE_SPECS", 2)
+    world = World()
+    specs = [JobSpec(f"s{number}", Shape(500, 256), 60_000) for number in range(4)]
+    tokens = [world.token("acme/vision/ann") for _ in range(4)]
+    for spec, token in zip(specs, tokens, strict=True):
+        (job,) = world.submit(spec, authority=token)
+        world.do(c.ControlJobs(None, "cancel", (job,)))
+    kept = [entry.content for entry in world.state.specs.values()]
+    assert kept == specs[2:]
+    assert [mandate.blocks for mandate in world.state.mandates.values()] == [
+        token.blocks for token in tokens[2:]
+    ]
+    assert set(world.state.spec_ids) == set(kept)
+    assert len(world.state.mandate_ids) == 2
+    # One in use again is not the next to go.
+    (job,) = world.submit(specs[2], authority=tokens[2])
+    for spec, token in zip(specs[:2], tokens[:2], strict=True):
+        (other,) = world.submit(spec, authority=token)
+        world.do(c.ControlJobs(None, "cancel", (other,)))
+    assert specs[2] in world.state.spec_ids
+    assert world.state.jobs[job].mandate.id in world.state.mandates
+    assert snapshot.encode(snapshot.decode(snapshot.encode(world.state))) == snapshot.encode(world.state)
+
+
+def test_a_large_payload_is_not_kept_beyond_its_jobs() -> None:
+    world = World()
+    (job,) = world.submit(JobSpec("big", Shape(500, 256), 60_000, payload=b"x" * 5_000))
+    world.do(c.ControlJobs(None, "cancel", (job,)))
+    assert not world.state.specs
+    assert not world.state.idle_specs

@@ -37,6 +37,7 @@ def check_state(state: State) -> None:
     """The ledger balances, no job is without what pays for it, and nodes carry exactly what runs on them."""
     state.ledger.check()
     _check_jobs(state)
+    _check_idle(state)
     _check_cluster(state)
 
 
@@ -76,6 +77,14 @@ def _check_jobs(state: State) -> None:
             raise InvariantBroken(
                 why=f"array {array.id} has {active} tasks on, counts {array.active}, allows {array.throttle}"
             )
+
+
+def _check_idle(state: State) -> None:
+    """Idle are exactly the specs and mandates that no live job has."""
+    for idle, entries in ((state.idle_specs, state.specs), (state.idle_mandates, state.mandates)):
+        unused = {number for number, entry in entries.items() if entry.count == 0}
+        if unused != set(idle):
+            raise InvariantBroken(why=f"idle are {sorted(idle)}, unused {sorted(unused)}")
 
 
 def _check_cluster(state: State) -> None:
