@@ -133,7 +133,7 @@ def _check(run: CrashRun, report: Report) -> None:
     report.add("no narrowed token paid for more than its ceiling", _ceilings(run, acknowledged, receipts))
     report.add("nothing acknowledged is missing", _missing(acknowledged, jobs))
     report.add("every command ran once per attempt, none overlapping", run_faults(jobs, evidence))
-    report.add("a succeeded job left its evidence", _outcomes(jobs, evidence, run))
+    report.add("a succeeded job left its evidence", outcome_faults(jobs, evidence, run))
     report.add("what ran during a kill went on", _adopted(run, jobs, evidence))
     began = time.monotonic()
     status = run.hub.stop()
@@ -234,7 +234,7 @@ def run_faults(jobs: dict[int, dict[str, Any]], evidence: Evidence) -> list[str]
     return faults
 
 
-def _outcomes(jobs: dict[int, dict[str, Any]], evidence: Evidence, run: CrashRun) -> list[str]:
+def outcome_faults(jobs: dict[int, dict[str, Any]], evidence: Evidence, run: CrashRun) -> list[str]:
     """State and evidence agree, and a job ended otherwise only when somebody asked for it."""
     faults: list[str] = []
     touched = {number for number, one in _numbers(run.memory.jobs) if one.job in run.memory.cancelled}
@@ -242,7 +242,9 @@ def _outcomes(jobs: dict[int, dict[str, Any]], evidence: Evidence, run: CrashRun
     for number, job in jobs.items():
         natural = [attempt for attempt, one in by_job.get(number, []) if one.natural]
         if job["state"] == "succeeded":
-            if natural != [job["attempt"]]:
+            # One that was told to start again may have come to its end just before it heard of it.
+            last = natural[-1:] if number in run.memory.requeued else natural
+            if last != [job["attempt"]]:
                 faults.append(f"job {number} succeeded with attempt {job['attempt']}, evidence of {natural}")
         elif job["state"] == "cancelled":
             if number not in touched and number not in run.memory.cancelled:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.crash.books import ExpectedBooks, balance_faults, receipt_faults, smallest
-from tests.crash.checks import run_faults
+from tests.crash.checks import outcome_faults, run_faults
 from tests.crash.evidence import Evidence, script
 
 JOBS: dict[int, dict[str, Any]] = {7: {"attempt": 2, "state": "succeeded"}}
@@ -25,6 +26,24 @@ def test_a_clean_run_has_no_fault(tmp_path: Path) -> None:
     assert run_faults(JOBS, found) == []
     assert [run.natural for _, run in found.by_job()[7]] == [False, True]
     assert found.running() == {}
+
+
+@pytest.mark.parametrize(
+    ("requeued", "lines", "sound"),
+    [
+        (set(), ("S 7 1 50 100", "T 7 1 50 200", "S 7 2 51 300", "E 7 2 51 400"), True),
+        (set(), ("S 7 1 50 100", "E 7 1 50 200", "S 7 2 51 300", "E 7 2 51 400"), False),
+        # Told to start again, it came to its end before it heard of it.
+        ({7}, ("S 7 1 50 100", "E 7 1 50 200", "S 7 2 51 300", "E 7 2 51 400"), True),
+        ({7}, ("S 7 1 50 100", "E 7 1 50 200", "S 7 2 51 300", "T 7 2 51 400"), False),
+        ({7}, ("S 7 1 50 100", "T 7 1 50 200"), False),
+    ],
+)
+def test_a_success_leaves_the_evidence_of_its_attempt(
+    tmp_path: Path, requeued: set[int], lines: tuple[str, ...], sound: bool
+) -> None:
+    run: Any = SimpleNamespace(memory=SimpleNamespace(jobs=[], cancelled=set(), requeued=requeued))
+    assert (outcome_faults(JOBS, evidence(tmp_path, *lines), run) == []) is sound
 
 
 @pytest.mark.parametrize(
