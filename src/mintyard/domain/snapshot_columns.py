@@ -68,20 +68,16 @@ class PackedHolds(msgspec.Struct, array_like=True):
 
 
 class _Table(Generic[T]):
-    """Numbers for values in the order of their first use; one that is the same object is found without comparing it."""
+    """Numbers for values in the order of their first use."""
 
     def __init__(self) -> None:
         self.values: list[T] = []
         self._numbers: dict[T, int] = {}
-        self._objects: dict[int, int] = {}
 
     def number(self, value: T) -> int:
-        known = self._objects.get(id(value))
-        if known is None:
-            known = self._numbers.setdefault(value, len(self.values))
-            if known == len(self.values):
-                self.values.append(value)
-            self._objects[id(value)] = known
+        known = self._numbers.setdefault(value, len(self.values))
+        if known == len(self.values):
+            self.values.append(value)
         return known
 
 

@@ -89,37 +89,38 @@ def submit_run(state: State, commands: Sequence[Submit], now: int) -> tuple[list
     terms = _terms_of(state, commands, now)
     if len(terms) < 2 or len(state.jobs) + len(terms) > MAX_LIVE_JOBS:
         return [], max(len(terms), 1)
-    distinct = list({id(each): each for each in terms}.values())
-    for each in distinct:
-        each.count = 0
+    distinct: list[_Terms] = []
     for each in terms:
+        if each.count == 0:
+            distinct.append(each)
         each.count += 1
-    if not _reserve(state, distinct):
-        return [], len(terms)
-    return _admit(state, terms, distinct), int(len(terms) < len(commands))
+    try:
+        if not _reserve(state, distinct):
+            return [], len(terms)
+        return _admit(state, terms, distinct), int(len(terms) < len(commands))
+    finally:
+        for each in distinct:
+            each.count = 0
 
 
 def _terms_of(state: State, commands: Sequence[Submit], now: int) -> list[_Terms]:
     """The terms of each command up to the first that has none."""
     found: list[_Terms] = []
-    known: dict[tuple[int, int], _Terms] = {}
-    mandates: dict[int, Mandate | None] = {}
+    known: dict[str, tuple[Authority, Mandate | None]] = {}
     spec_ids = state.spec_ids
     for command in commands:
         authority = command.authority
         number = spec_ids.get(command.jobs[0].spec)
-        if number is None or authority is None:
+        if number is None or authority is None or not authority.blocks:
             break
-        who = id(authority)  # the commands keep it alive
-        terms = known.get((who, number))
+        last = authority.blocks[-1].block
+        who = known.get(last)
+        if who is None or who[0] is not authority:
+            who = known[last] = (authority, _mandate(state, authority, now))
+        mandate = who[1]
+        terms = _terms(state, authority, mandate, state.specs[number], now) if mandate else None
         if terms is None:
-            if who not in mandates:
-                mandates[who] = _mandate(state, authority, now)
-            mandate = mandates[who]
-            terms = _terms(state, authority, mandate, state.specs[number], now) if mandate else None
-            if terms is None:
-                break
-            known[who, number] = terms
+            break
         found.append(terms)
     return found
 
