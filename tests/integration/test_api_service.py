@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -29,6 +30,15 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
+def metrics_with(client: httpx.Client, line: str) -> str:
+    """The metrics once they say `line`: what they count of jobs is a second old at most."""
+    deadline = time.monotonic() + 20
+    while line not in (text := client.get("/metrics").text):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.05)
+    return text
+
+
 def test_health_readiness_and_metrics(tmp_path: Path) -> None:
     hub = ApiHub(tmp_path).start()
     hub.onboard("acme")
@@ -41,30 +51,33 @@ def test_health_readiness_and_metrics(tmp_path: Path) -> None:
         client.post("/api/v1/jobs", json={"launch": {"argv": ["true"]}, "held": True})
         client.get("/api/v1/jobs/1")
         client.get("/api/v1/jobs/2")
-        text = client.get("/metrics").text
+        text = metrics_with(client, 'mintyard_jobs{state="held"} 1')
         assert (
             'mintyard_http_request_seconds_count{route="/api/v1/jobs",method="POST",status="201"} 1' in text
         )
         assert 'route="/api/v1/jobs/{job}",method="GET"' in text
-        assert 'mintyard_jobs{state="held"} 1' in text
         assert 'mintyard_http_problems_total{code="not_found"}' in text
+        # From here on the test says what the feed hears.
+        feed = hub.application.services.feed
+        asyncio.run_coroutine_threadsafe(feed.stop(), hub.loop).result(10)
+        assert feed.connected
         # A record that can't exist is refused; while the leader is not heard it may, so the reader is told to come again.
         far = {"min_seq": hub.seq + 1_000_000}
         assert client.get("/api/v1/jobs", params=far).json()["code"] == "invalid_spec"
-        hub.application.services.feed.connected = False
+        feed.connected = False
         late = client.get("/api/v1/jobs", params=far)
         assert (late.status_code, late.json()["code"]) == (503, "not_caught_up")
         assert int(late.headers["retry-after"]) >= 1
-        hub.application.services.feed.connected = True
-        durable, hub.application.services.feed.durable_seq = hub.application.services.feed.durable_seq, 0
+        feed.connected = True
+        durable, feed.durable_seq = feed.durable_seq, 0
         assert client.get("/api/v1/jobs", params=far).json()["code"] == "not_caught_up"
-        hub.application.services.feed.durable_seq = durable
+        feed.durable_seq = durable
         # The leader goes silent: alive, not ready, and reads stop once a revocation could have been missed.
-        hub.application.services.feed.connected = False
+        feed.connected = False
         unready = client.get("/ready")
         assert (unready.status_code, unready.json()["leader"]) == (503, False)
         assert int(unready.headers["retry-after"]) >= 1
-        hub.application.services.feed._lost_at -= 60
+        feed._lost_at -= 60
         assert client.get("/api/v1/jobs").json()["code"] == "not_leader"
         assert client.get("/health").status_code == 200
     hub.stop()
