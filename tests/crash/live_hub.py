@@ -109,6 +109,8 @@ class LiveHub:
         self.folder = folder
         self.port = port or free_port()
         self.log = folder / "hub.log"
+        self.wrapper: tuple[str, ...] = ()
+        """A command that runs the hub's."""
         self.process: subprocess.Popen[bytes] | None = None
         options = {"cgroup": "off", "idle_s": 1.0, "nodes": list(nodes)}
         defaults = {"workers": 2, "lease_ms": 2_000, "stop_s": 20.0, "log_format": "json"}
@@ -123,7 +125,7 @@ class LiveHub:
     def launch(self) -> subprocess.Popen[bytes]:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                _COMMAND,
+                (*self.wrapper, *_COMMAND),
                 cwd=self.folder,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,

@@ -13,6 +13,7 @@ from tests.integration.cli_hub import Cli, admin, cli, finish, hub, submit  # no
 from mintyard.domain import commands as c
 from mintyard.domain.errors import Exit
 from mintyard.domain.ids import ROOT
+from mintyard.domain.units import Unit
 
 # --- money ----------------------------------------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ def test_doctor_names_the_classic_faults(cli: Cli, monkeypatch: pytest.MonkeyPat
     assert status == Exit.TOKEN
     assert found["token here"]["cause"]
     assert found["token here"]["cure"]
-    cli.hub.send(c.OpenAccount(None, "poor"), c.CreateGrant(None, "poor", "money", 1_000_000_000))  # type: ignore[arg-type]
+    cli.hub.send(c.OpenAccount(None, "poor"), c.CreateGrant(None, "poor", Unit.MONEY, 1_000_000_000))
     cli.become(cli.hub.mint("poor", "owner"))
     cli.ok("hold", "place", "1")
     status, found = findings(cli)
