@@ -150,10 +150,10 @@ class Decisions:
                 continue
             if type(command) is Submit:
                 if bulk.is_plain(command):
-                    run = _plain_run(command, inbox, limit - count)
-                    if len(run) > 1:
-                        count += len(run) - 1
-                        size += self._submit_run(run, inputs, events, now)
+                    behind = _plain_behind(inbox, limit - count)
+                    if behind:
+                        count += len(behind)
+                        size += self._submit_run(command, behind, inputs, events, now)
                         if size + len(events) * _EVENT_BYTES > MAX_TICK_BYTES or spent():
                             break
                         continue
@@ -177,13 +177,15 @@ class Decisions:
         self.stirred = stirred
         return (self._decided(inputs, events, now, term) if events else None), replies
 
-    def _submit_run(self, run: list[Item], inputs: list[Command], events: list[AnyEvent], now: int) -> int:
+    def _submit_run(
+        self, first: Submit, behind: list[Item], inputs: list[Command], events: list[AnyEvent], now: int
+    ) -> int:
         """Decide a run of plain submits, the first of which has its place among the replies; about how many bytes it adds."""
         replies = self._replies
         at = len(replies) - 1
-        replies += [(sink, tag, None) for _, sink, tag in run[1:]]
-        self.kinds += [Submit] * (len(run) - 1)
-        commands: list[Any] = [command for command, _, _ in run]
+        replies += [(sink, tag, None) for _, sink, tag in behind]
+        self.kinds += [Submit] * len(behind)
+        commands: list[Any] = [first, *(command for command, _, _ in behind)]
         for command, (made, reply) in zip(commands, hub.execute_all(self.state, commands, now), strict=True):
             sink, tag, _ = replies[at]
             replies[at] = (sink, tag, reply)
@@ -220,19 +222,13 @@ class Decisions:
         return self._effects
 
 
-def _plain_run(first: Submit, inbox: Inbox[Item], more: int) -> list[Item]:
-    """`first` without its place in line, and the plain submits right behind it, which leave the inbox."""
-    run: list[Item] = [(first, _nowhere, None)]
-    more = min(more, bulk.MAX_RUN - 1)
-    while inbox and len(run) <= more:
-        if not bulk.is_plain(inbox.first()[0]):
-            break
-        run.append(inbox.popleft())
-    return run
-
-
-def _nowhere(outcomes: list[tuple[Any, Outcome]]) -> None:
-    """Stands in for a sink that is known elsewhere."""
+def _plain_behind(inbox: Inbox[Item], most: int) -> list[Item]:
+    """The plain submits that are next, as many as go with one more in a run; they leave the inbox."""
+    behind: list[Item] = []
+    most = min(most, bulk.MAX_RUN - 1)
+    while inbox and len(behind) < most and bulk.is_plain(inbox.first()[0]):
+        behind.append(inbox.popleft())
+    return behind
 
 
 def _look(look: Look, state: State) -> Any:

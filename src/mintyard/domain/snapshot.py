@@ -14,7 +14,7 @@ import msgspec
 
 from mintyard.domain.errors import InvariantBroken
 from mintyard.domain.jobs.spec import JobSpec
-from mintyard.domain.ledger.book import Counter as CeilingCounter
+from mintyard.domain.ledger import book
 from mintyard.domain.ledger.book import Grant
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
@@ -50,7 +50,7 @@ class Content(msgspec.Struct):
     accounts: list[tuple[str, str]]
     grants: list[Grant]
     holds: PackedHolds
-    counters: list[tuple[str, Unit, CeilingCounter]]
+    counters: list[tuple[str, Unit, book.Counter]]
     totals: list[tuple[Unit, list[int]]]
     tokens: list[Token]
     revoked: list[tuple[str, int]]

@@ -179,8 +179,7 @@ def unpack_jobs(
             map(packed.reasons.__getitem__, _shorts(packed.reason).tolist()),
         )
     )
-    if len(jobs) != packed.count:
-        raise InvariantBroken(why="the columns of a snapshot's jobs differ in length")
+    _check_count(jobs, packed)
     for row, placement, boots, retried, requeued, spent in packed.more:
         job = jobs[row]
         job.placement, job.boots = placement, boots
@@ -205,13 +204,17 @@ def unpack_holds(packed: PackedHolds, hold_ids: list[int], job_ids: list[int]) -
             repeat(""),
         )
     )
-    if len(holds) != packed.count:
-        raise InvariantBroken(why="the columns of a snapshot's holds differ in length")
+    _check_count(holds, packed)
     for row, holder, note, drawn, spent_legs, drawn_ceilings in packed.more:
         hold = holds[row]
         hold.holder, hold.note = holder, note
         hold.drawn, hold.spent_legs, hold.drawn_ceilings = drawn, spent_legs, drawn_ceilings
     return holds
+
+
+def _check_count(rows: Sequence[Job | Hold], packed: PackedJobs | PackedHolds) -> None:
+    if len(rows) != packed.count:
+        raise InvariantBroken(why="columns of a snapshot differ in length")
 
 
 class _Instants:
