@@ -25,7 +25,11 @@ HUB = "mintyard.domain.hub"
 REGISTRY = "mintyard.domain.tokens.registry"
 STATE = "mintyard.domain.state"
 SNAPSHOT = "mintyard.domain.snapshot"
-BULK = "mintyard.domain.jobs.bulk"
+BULK = "mintyard.domain.jobs.bulk.submits"
+ENDS = "mintyard.domain.jobs.bulk.ends"
+STARTS = "mintyard.domain.jobs.bulk.starts"
+KERNELS = "mintyard.domain.scheduling.kernels"
+QUEUE = "mintyard.domain.scheduling.queue"
 COLUMNS = "mintyard.domain.snapshot_columns"
 DAG = "mintyard.domain.jobs.dag"
 NODES = "mintyard.domain.nodes"
@@ -120,6 +124,25 @@ MUTANTS = (
     Mutant(BULK, "check_budget(entry.content, cost)", "pass"),
     Mutant(BULK, "check_caps(authority.caps, entry.content.shape)", "pass"),
     Mutant(BULK, "and not request.held", ""),
+    # reports and placements in runs
+    Mutant(ENDS, 'trigger != "requeue"\n            and ', ""),
+    Mutant(ENDS, "and cause not in BLAMELESS\n", "\n"),
+    Mutant(ENDS, "and job.id not in dependents", ""),
+    Mutant(ENDS, "and (not job.array_job or job.array_job not in dependents)", ""),
+    Mutant(
+        ENDS,
+        "key = (job.spec, job.mandate, run_ms, hold.book, rate)",
+        "key = (job.spec, job.mandate, 0, hold.book, rate)",
+    ),
+    Mutant(ENDS, "hold.book, rate)\n        share", "hold.book, 0)\n        share"),
+    Mutant(ENDS, "share.lines is hold.lines and", ""),
+    Mutant(ENDS, "share.count += 1", "share.count = 1"),
+    Mutant(ENDS, "state.arrays[job.array_job].active -= 1", "pass"),
+    Mutant(ENDS, "                continue\n            run.close()\n", "                continue\n"),
+    Mutant(ENDS, "elif isinstance(report, (NodeSeen, NodeGone)):", "elif False:"),
+    Mutant(STARTS, "state.occupy(placed)", "pass"),
+    Mutant(STATE, "counts[key] = counts.get(key, 0) + sign", "counts[key] = sign"),
+    Mutant(QUEUE, "counts[class_id] -= less", "counts[class_id] -= 1"),
     Mutant(STATE, "del self.spec_ids[self.specs.pop(number).content]", "self.specs.pop(number)"),
     Mutant(STATE, "self.idle_specs.pop(entry.id, None)", "pass"),
     Mutant(STATE, "self.idle_mandates.pop(mandate.id, None)", "pass"),

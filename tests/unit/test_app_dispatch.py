@@ -332,12 +332,12 @@ async def test_a_report_that_breaks_the_core_does_not_block_the_others(
     yard = Yard(tmp_path)
     honest = hub.execute
 
-    def execute(state: Any, command: Any, now: int) -> Any:
+    def execute(state: Any, command: Any, now: int, **way: Any) -> Any:
         if isinstance(command, TakeReports) and any(
             getattr(report, "job", 0) == 2 for report in command.reports
         ):
             raise RuntimeError("broken")
-        return honest(state, command, now)
+        return honest(state, command, now, **way)
 
     link = await yard.open()
     await founded(link)

@@ -285,11 +285,11 @@ async def test_a_command_that_breaks_the_core_leaves_no_trace(monkeypatch: pytes
 
     honest = hub.execute
 
-    def execute(state: State, command: Any, now: int) -> Any:
+    def execute(state: State, command: Any, now: int, **way: Any) -> Any:
         if isinstance(command, TakeReports):
             state.jobs.clear()  # half changed
             raise RuntimeError("broken")
-        return honest(state, command, now)
+        return honest(state, command, now, **way)
 
     monkeypatch.setattr(hub, "execute", execute)
     fine = asyncio.ensure_future(link.send(submit("before")))

@@ -1,4 +1,4 @@
-"""A run of plain submits decided at once is what they are one after the other: events, replies, state, and what is derived."""
+"""What is decided at once is what it is one after the other: events, replies, state, and what is derived."""
 
 from __future__ import annotations
 
@@ -12,11 +12,21 @@ from tests.unit.core_world import GPU_JOB, HOUR_NS, START, World, usd
 
 from mintyard.domain import commands as c
 from mintyard.domain import hub, snapshot
-from mintyard.domain.events import AnyEvent
-from mintyard.domain.jobs import bulk
-from mintyard.domain.jobs.reports import NodeSeen
+from mintyard.domain.events import AnyEvent, JobEnded
+from mintyard.domain.jobs.bulk import ends, submits
+from mintyard.domain.jobs.reports import (
+    AttemptEnded,
+    AttemptStarted,
+    AttemptUsage,
+    NodeGone,
+    NodeSeen,
+    Outcome,
+    Report,
+)
 from mintyard.domain.jobs.spec import Array, Dependency, JobRequest, JobSpec, Shape, When
-from mintyard.domain.ledger.prices import PriceBook
+from mintyard.domain.ledger.book import Hold
+from mintyard.domain.ledger.charging import Settlement
+from mintyard.domain.ledger.prices import Bill, PriceBook
 from mintyard.domain.replies import Batch, Refusal, Reply
 from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import Authority, Block, Caps
@@ -137,7 +147,7 @@ def test_at_once_is_one_after_the_other(seed: int) -> None:
             assert (twin.live_jobs, twin.tenant) == (account.live_jobs, account.tenant)
 
 
-def submits(world: World, count: int, spec: JobSpec = SPECS[0]) -> list[c.Submit]:
+def asks(world: World, count: int, spec: JobSpec = SPECS[0]) -> list[c.Submit]:
     return [c.Submit(world.ann, (JobRequest(spec),)) for _ in range(count)]
 
 
@@ -151,25 +161,27 @@ def test_most_of_a_run_goes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     alone: list[c.Command] = []
     execute = hub.execute
 
-    def counted(state: State, command: c.Command, now: int) -> tuple[list[AnyEvent], Reply]:
+    def counted(
+        state: State, command: c.Command, now: int, *, at_once: bool = False
+    ) -> tuple[list[AnyEvent], Reply]:
         alone.append(command)
-        return execute(state, command, now)
+        return execute(state, command, now, at_once=at_once)
 
     monkeypatch.setattr(hub, "execute", counted)
-    replies = replies_of(world, submits(world, 2 * bulk.MAX_RUN + 5))
+    replies = replies_of(world, asks(world, 2 * submits.MAX_RUN + 5))
     assert len(alone) == 1  # the first use of spec and mandate
     assert [reply.parts[0].job for reply in replies if isinstance(reply, Batch)] == list(
-        range(1, 2 * bulk.MAX_RUN + 6)
+        range(1, 2 * submits.MAX_RUN + 6)
     )
 
 
 def test_exactly_as_many_as_the_balance_pays_for() -> None:
     world = World()
     price = world.state.price_book(world.now)[1]
-    (cost,) = {part.cost for reply in replies_of(world, submits(world, 1, GPU_JOB)) for part in reply.parts}
+    (cost,) = {part.cost for reply in replies_of(world, asks(world, 1, GPU_JOB)) for part in reply.parts}
     fitting = usd("20") // cost
     assert price.gpu_nano
-    replies = replies_of(world, submits(world, 2 * fitting, GPU_JOB))
+    replies = replies_of(world, asks(world, 2 * fitting, GPU_JOB))
     assert sum(isinstance(reply, Batch) for reply in replies) == fitting - 1
     assert [isinstance(reply, Refusal) for reply in replies] == [False] * (fitting - 1) + [True] * (
         fitting + 1
@@ -181,13 +193,13 @@ def test_what_is_released_is_drawn_on_again_in_order() -> None:
     """Terms that passed a grant over because nothing was left of it don't outlive the tick."""
     world = World()
     low = world.do(c.CreateGrant(None, "acme/vision/ann", Unit.MONEY, usd("0.0005"), 1)).ref
-    replies_of(world, submits(world, 1, GPU_JOB))  # takes all of the small grant and some of the other
+    replies_of(world, asks(world, 1, GPU_JOB))  # takes all of the small grant and some of the other
     assert world.state.ledger.grants[low].left == 0
-    replies_of(world, submits(world, 5))
-    replies_of(world, submits(world, 5))
+    replies_of(world, asks(world, 5))
+    replies_of(world, asks(world, 5))
     world.do(c.ControlJobs(None, "cancel", (1,)))
     assert world.state.ledger.grants[low].left == usd("0.0005")
-    replies_of(world, submits(world, 5))
+    replies_of(world, asks(world, 5))
     assert world.state.ledger.grants[low].left < usd("0.0005")
 
 
@@ -207,11 +219,145 @@ def test_what_a_ceiling_has_spent_counts_in_a_run() -> None:
 def test_a_budget_is_held_against_the_prices_of_now() -> None:
     world = World()
     short = msgspec.structs.replace(GPU_JOB, time_limit_ms=60_000)
-    (cost,) = {part.cost for reply in replies_of(world, submits(world, 1, short)) for part in reply.parts}
+    (cost,) = {part.cost for reply in replies_of(world, asks(world, 1, short)) for part in reply.parts}
     spec = msgspec.structs.replace(short, budget=cost)
-    assert all(isinstance(reply, Batch) for reply in replies_of(world, submits(world, 2, spec)))
+    assert all(isinstance(reply, Batch) for reply in replies_of(world, asks(world, 2, spec)))
     world.do(
         c.SetPrices(None, PriceBook(world.now, gpu_nano=2 * world.state.price_book(world.now)[1].gpu_nano))
     )
-    codes = [reply.problem.code for reply in replies_of(world, submits(world, 3, spec))]
+    codes = [reply.problem.code for reply in replies_of(world, asks(world, 3, spec))]
     assert codes == ["budget_too_small"] * 3
+
+
+# --- reports and rounds ---------------------------------------------------------------------------------------------
+
+WORK = (
+    JobSpec("small", Shape(500, 256), 60_000),
+    JobSpec("share", Shape(500, 256, gpus=1, gpu_milli=250), 60_000),
+    JobSpec("tries", Shape(250, 128), 60_000, retries=1),
+    JobSpec("gang", Shape(1_000, 512, gpus=1, members=2), 600_000),
+    JobSpec("model", Shape(1_000, 512, gpus=2, gpu_models=("tpu",)), 600_000),
+)
+
+
+def machines(world: World, rng: random.Random) -> list[c.Command]:
+    del world
+    return [
+        c.TakeReports(
+            "local",
+            tuple(NodeSeen(f"n{n}", 32_000, 65_536, 8, rng.choice(("a100", "tpu"))) for n in range(1, 4)),
+        ),
+        c.SetPrices(None, PriceBook(START, 10**9, gpu_models={"tpu": 7 * 10**8})),
+    ]
+
+
+def some_work(rng: random.Random, tokens: list[Authority], live: list[int]) -> list[c.Command]:
+    asked: list[c.Command] = []
+    for _ in range(rng.randint(1, 8)):
+        options: dict[str, Array | tuple[Dependency, ...]] = {}
+        if rng.random() < 0.2:
+            options["array"] = Array((1, 2, 3), throttle=rng.choice((0, 2)))
+        if live and rng.random() < 0.3:
+            when = rng.choice((When.OK, When.ANY, When.STARTED, When.NOT_OK))
+            options["dependencies"] = (Dependency(when, job=rng.choice(live)),)
+        request = JobRequest(rng.choice(WORK), **options)
+        asked.append(c.Submit(rng.choice(tokens[:4]), (request,) * rng.randint(1, 3), False))
+    return asked
+
+
+def some_reports(rng: random.Random, state: State) -> c.TakeReports:
+    """What engines may say of the live jobs, in streaks of the same end, with late, doubled and other reports between."""
+    reports: list[Report] = []
+    live = [job for job in state.jobs.values() if job.placement]
+    run_ms = rng.choice((0, 5, 1_000, 90_000))
+    for job in rng.sample(live, rng.randint(0, len(live))):
+        attempt = job.attempt - (rng.random() < 0.05)
+        if rng.random() < 0.5:
+            reports.append(AttemptStarted(job.id, attempt, "boot"))
+        if rng.random() < 0.1:
+            reports.append(AttemptUsage(job.id, attempt, "boot", rng.choice((10, 40_000))))
+        if rng.random() < 0.85:
+            outcome = rng.choices(list(Outcome), (20, 1, 1, 1, 2, 1))[0]
+            reports.append(
+                AttemptEnded(
+                    job.id,
+                    attempt,
+                    rng.choice(("boot", "boot", "later")),
+                    outcome,
+                    rng.choice((0, 0, 0, 0, 1)),
+                    run_ms=rng.choice((run_ms, run_ms, run_ms, 7)),
+                    earlier=rng.choice(({}, {}, {}, {"boot": 3})),
+                )
+            )
+        if rng.random() < 0.1:
+            reports.append(rng.choice(reports) if reports else NodeGone("n2"))
+        if rng.random() < 0.1:
+            reports.append(
+                rng.choice((NodeGone("n1"), NodeSeen(f"n{rng.randint(1, 4)}", 32_000, 65_536, 8, "a100")))
+            )
+    return c.TakeReports("local", tuple(reports))
+
+
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_reports_and_rounds_at_once_are_one_after_the_other(seed: int) -> None:
+    rng = random.Random(seed)
+    plain, fast, tokens = twins(seed)
+    now = START
+    for step in range(rng.randint(2, 12)):
+        now += rng.choice((0, 1_000, 1_000_000)) * NS_PER_MS
+        live = list(plain.state.jobs)
+        asked = machines(plain, rng) if not step else some_work(rng, tokens, live)
+        if rng.random() < 0.2:
+            asked.append(
+                c.ControlJobs(
+                    None,
+                    rng.choice(("cancel", "requeue")),
+                    tuple(rng.sample(live, min(len(live), 2)) or [1]),
+                )
+            )
+        asked += [c.Tick(), some_reports(rng, plain.state), c.Tick(rng.randint(1, 5))]
+        for world in (plain, fast):
+            hub.begin(world.state, world.state.seq + 1, now)
+        # Reports are drawn from the state before the round: some are late, some name a job that isn't placed yet.
+        assert list(hub.execute_all(fast.state, asked, now)) == one_by_one(plain.state, asked, now)
+        same(fast.state, plain.state)
+
+
+def same(one: State, other: State) -> None:
+    one.ledger.check()
+    assert snapshot.encode(one) == snapshot.encode(other)
+    assert one.queue.pending() == other.queue.pending()
+    assert (one.cluster.table == other.cluster.table).all()
+    assert one.cluster.gains == other.cluster.gains
+    assert one.nodes == other.nodes
+    assert one.arrays == other.arrays
+    assert one.queue.class_counts == other.queue.class_counts
+    for name, account in other.ledger.accounts.items():
+        twin = one.ledger.accounts[name]
+        assert (twin.live_jobs, twin.in_use) == (account.live_jobs, account.in_use)
+
+
+def test_ends_alike_are_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    jobs = world.submit(*[WORK[0]] * 12)
+    assert world.round() == jobs
+    settled: list[Hold] = []
+    honest = ends.settle
+
+    def counted(hold: Hold, used: Bill) -> Settlement:
+        settled.append(hold)
+        return honest(hold, used)
+
+    monkeypatch.setattr(ends, "settle", counted)
+    world.now += 10_000 * NS_PER_MS
+    reports = tuple(
+        AttemptEnded(job, 1, "boot", Outcome.EXITED, run_ms=1_000 + job % 2 * 500) for job in jobs
+    )
+    hub.begin(world.state, world.state.seq + 1, world.now)
+    events, _ = hub.execute(world.state, c.TakeReports("local", reports), world.now, at_once=True)
+    assert len(settled) == 2
+    assert len(events) == 24
+    assert not world.state.jobs
+    assert world.grant("acme").held == 0
+    assert world.grant("acme").spent == sum(event.cost for event in events if isinstance(event, JobEnded))

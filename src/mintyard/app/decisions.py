@@ -22,7 +22,7 @@ from mintyard.domain import hub
 from mintyard.domain.commands import Command, Submit, Tick
 from mintyard.domain.errors import MintyardError, Problem, TooLarge
 from mintyard.domain.events import AnyEvent
-from mintyard.domain.jobs import bulk
+from mintyard.domain.jobs.bulk import submits
 from mintyard.domain.limits import MAX_COMMANDS_PER_TICK, MAX_RECORD_BYTES
 from mintyard.domain.replies import Refusal
 from mintyard.domain.state import State
@@ -149,7 +149,7 @@ class Decisions:
                 replies[-1] = (sink, tag, _look(command, state))
                 continue
             if type(command) is Submit:
-                if bulk.is_plain(command):
+                if submits.is_plain(command):
                     behind = _plain_behind(inbox, limit - count)
                     if behind:
                         count += len(behind)
@@ -162,7 +162,7 @@ class Decisions:
                     replies[-1] = (sink, tag, Refusal(_too_large(weight)))
                     continue
                 size += weight
-            made, reply = execute(state, command, now)  # pyright: ignore[reportArgumentType] (a Look was handled)
+            made, reply = execute(state, command, now, at_once=True)  # pyright: ignore[reportArgumentType] (a Look was handled)
             replies[-1] = (sink, tag, reply)
             if made:
                 inputs.append(command)  # pyright: ignore[reportArgumentType]
@@ -200,7 +200,7 @@ class Decisions:
         self.planned = True
         began = self._timer()
         round_ = Tick(self._round_limit)
-        made, reply = hub.execute(self.state, round_, now)
+        made, reply = hub.execute(self.state, round_, now, at_once=True)
         if made:
             inputs.append(round_)
             events += made
@@ -225,8 +225,8 @@ class Decisions:
 def _plain_behind(inbox: Inbox[Item], most: int) -> list[Item]:
     """The plain submits that are next, as many as go with one more in a run; they leave the inbox."""
     behind: list[Item] = []
-    most = min(most, bulk.MAX_RUN - 1)
-    while inbox and len(behind) < most and bulk.is_plain(inbox.first()[0]):
+    most = min(most, submits.MAX_RUN - 1)
+    while inbox and len(behind) < most and submits.is_plain(inbox.first()[0]):
         behind.append(inbox.popleft())
     return behind
 

@@ -89,13 +89,12 @@ class ReplayHub:
     def take(self, commands: Sequence[Command], now: int) -> tuple[list[AnyEvent], list[Reply]]:
         """Decide one tick at `now` (ns): what happened, and a reply for each command. A tick without events leaves no record."""
         begun = time.thread_time_ns()
-        state, execute = self.state, hub.execute
+        state = self.state
         hub.begin(state, self.seq + 1, now)
         inputs: list[Command] = []
         events: list[AnyEvent] = []
         replies: list[Reply] = []
-        for command in commands:
-            made, reply = execute(state, command, now)
+        for command, (made, reply) in zip(commands, hub.execute_all(state, commands, now), strict=True):
             replies.append(reply)
             if made:
                 inputs.append(command)

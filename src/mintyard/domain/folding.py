@@ -264,8 +264,12 @@ def job_ended(state: State, event: e.JobEnded) -> None:
     if job.state == "pending":
         state.queue.discard(job.id)
     _unbind(state, job)
-    final = JOB.step(job.state, event.trigger)
     state.dependents.pop(job.id, None)
+    forget_job(state, job, JOB.step(job.state, event.trigger))
+
+
+def forget_job(state: State, job: Job, final: str) -> None:
+    """What is left of a job that ended as `final`: its array's count, how it ended, its spec and mandate freed."""
     if job.array_job:
         array = state.arrays[job.array_job]
         array.live -= 1

@@ -52,9 +52,10 @@ from mintyard.domain.errors import (
     MintyardError,
     Refused,
 )
-from mintyard.domain.events import AccountOpened, AnyEvent, FormatRaised, HubFounded, KeyRemembered
+from mintyard.domain.events import AccountOpened, AnyEvent, FormatRaised, HubFounded, JobPlaced, KeyRemembered
 from mintyard.domain.ids import ROOT, check_name
-from mintyard.domain.jobs import admission, attempts, bulk, control
+from mintyard.domain.jobs import admission, attempts, control
+from mintyard.domain.jobs.bulk import ends, starts, submits
 from mintyard.domain.jobs.reports import (
     AttemptEnded,
     AttemptStarted,
@@ -114,17 +115,31 @@ def decide_report(state: State, engine: str, report: Report, now: int, out: list
         nodes_room.node_gone(state, engine, report, out)
 
 
-def _run_reports(state: State, command: TakeReports, now: int) -> tuple[list[AnyEvent], Reply]:
+def _run_reports(state: State, command: TakeReports, now: int, at_once: bool) -> tuple[list[AnyEvent], Reply]:
     """Reports one after the other, each on the state that the one before left; how many events they gave."""
-    done: list[AnyEvent] = []
     appliers = folding.APPLIERS
-    for report in command.reports:
+    engine = command.engine
+
+    def alone(report: Report) -> list[AnyEvent]:
         out: list[AnyEvent] = []
-        decide_report(state, command.engine, report, now, out)
+        decide_report(state, engine, report, now, out)
         for event in out:
             appliers[type(event)](state, event)
-        done += out
+        return out
+
+    if at_once:
+        done = ends.take_reports(state, command.reports, now, alone)
+    else:
+        done = [event for report in command.reports for event in alone(report)]
     return done, Done(len(done))
+
+
+def _apply_round(state: State, events: Sequence[AnyEvent]) -> None:
+    """Fold what a `Tick` gave, its placements at once."""
+    placed = [event for event in events if type(event) is JobPlaced]
+    for event in events[: len(events) - len(placed)]:  # they come last
+        apply(state, event)
+    starts.place_jobs(state, placed)
 
 
 DECIDERS: dict[type, Decider] = {
@@ -177,10 +192,13 @@ def parts(state: State, command: Command) -> Iterator[Command] | None:
     return None
 
 
-def execute(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Reply]:
+def execute(
+    state: State, command: Command, now: int, *, at_once: bool = False
+) -> tuple[list[AnyEvent], Reply]:
     """Decide `command` and apply its events. Errors never escape: a refusal is a reply, and then nothing has changed.
 
-    A request that came before with the same idempotency key gets the same reply and changes nothing."""
+    A request that came before with the same idempotency key gets the same reply and changes nothing. `at_once` takes reports
+    and placements that are alike many at once, with the same outcome."""
     key: str = getattr(command, "key", "")
     if key:
         try:
@@ -189,7 +207,7 @@ def execute(state: State, command: Command, now: int) -> tuple[list[AnyEvent], R
             return [], Refusal(error.problem())
         if repeated is not None:
             return [], repeated
-    events, reply = _run(state, command, now)
+    events, reply = _run(state, command, now, at_once)
     if key and events:
         remembered = _remember(state, command, key, reply, now)
         apply(state, remembered)
@@ -200,31 +218,34 @@ def execute(state: State, command: Command, now: int) -> tuple[list[AnyEvent], R
 def execute_all(
     state: State, commands: Sequence[Command], now: int
 ) -> Iterator[tuple[list[AnyEvent], Reply]]:
-    """`execute` for one command after the other, each when it is asked for or, of a run of plain submits, a little before: what
-    comes out is the same. Whoever stops asking has lost the rest of the run: take all of it."""
+    """`execute` at once for one command after the other, each when it is asked for or, of a run of plain submits, a little
+    before: what comes out is the same. Whoever stops asking has lost the rest of the run: take all of it."""
     at, end, count = 0, 0, len(commands)
     while at < count:
         end = max(end, at)
-        while end < count and end - at < bulk.MAX_RUN and bulk.is_plain(commands[end]):
+        while end < count and end - at < submits.MAX_RUN and submits.is_plain(commands[end]):
             end += 1
         alone = 1
         if end - at > 1:
-            done, alone = bulk.submit_run(state, cast("Sequence[Submit]", commands[at:end]), now)
+            done, alone = submits.submit_run(state, cast("Sequence[Submit]", commands[at:end]), now)
             yield from done
             at += len(done)
         for command in commands[at : at + alone]:
-            yield execute(state, command, now)
+            yield execute(state, command, now, at_once=True)
         at += alone
 
 
-def _run(state: State, command: Command, now: int) -> tuple[list[AnyEvent], Reply]:
+def _run(state: State, command: Command, now: int, at_once: bool = False) -> tuple[list[AnyEvent], Reply]:
     if isinstance(command, TakeReports):
-        return _run_reports(state, command, now)
+        return _run_reports(state, command, now, at_once)
     split = parts(state, command) if isinstance(command, (Submit, ControlJobs)) else None
     if split is None:
         events, reply = decide(state, command, now)
         if isinstance(command, Submit) and command.dry_run:
             return [], reply
+        if at_once and isinstance(command, Tick):
+            _apply_round(state, events)
+            return events, reply
         appliers = folding.APPLIERS
         for event in events:
             appliers[type(event)](state, event)

@@ -302,7 +302,7 @@ class State:
         self.epoch = 0
         """Counts what changes more than balances: grants, prices, nodes."""
         self.terms: dict[tuple[int, int], Any] = {}
-        """What mandates and specs come to, while it holds (`jobs.bulk`)."""
+        """What mandates and specs come to, while it holds (`jobs.bulk.submits`)."""
         self.dependents: dict[int, list[tuple[int, str]]] = {}
         self.nodes_by_index: dict[int, Node] = {}
         self.due = Agenda()
@@ -433,12 +433,7 @@ class State:
 
     def bind(self, job: Job, sign: int) -> None:
         """Count the job's resources as in use (+1) or free again (-1), at its account, array and nodes."""
-        shape = job.spec.content.shape
-        n = sign * shape.members
-        in_use = job.mandate.account.in_use
-        in_use[0] += n * shape.gpus * shape.gpu_milli
-        in_use[1] += n * shape.cpus_milli
-        in_use[2] += n * shape.memory_mib
+        job.mandate.account.count_in_use(job.spec.content.shape, sign)
         if job.array_job:
             self.arrays[job.array_job].active += sign
         placement = job.placement
@@ -447,6 +442,38 @@ class State:
         else:
             for node in self.running_on(placement):
                 node.running += sign
+
+    def occupy(self, placed: list[Job]) -> None:
+        """`Cluster.take` and `bind` for jobs that were just placed."""
+        self.cluster.take_many(
+            [(job.placement, job.spec.shape_class, job.spec.content.shape) for job in placed]
+        )
+        for job in placed:
+            if job.array_job:
+                self.arrays[job.array_job].active += 1
+        self._bind_all(placed, 1)
+
+    def free(self, ended: list[Job]) -> None:
+        """`Cluster.give_back` and the reverse of `bind`, save for their arrays, for jobs whose attempts are over."""
+        self.cluster.give_back_many(
+            [(job.placement, job.spec.shape_class, job.spec.content.shape) for job in ended]
+        )
+        self._bind_all(ended, -1)
+
+    def _bind_all(self, jobs: list[Job], sign: int) -> None:
+        counts: dict[tuple[SpecEntry, Mandate], int] = {}
+        nodes = self.nodes_by_index
+        for job in jobs:
+            key = (job.spec, job.mandate)
+            counts[key] = counts.get(key, 0) + sign
+            placement = job.placement
+            if len(placement) == 1:
+                nodes[placement[0][0]].running += sign
+            else:
+                for node in self.running_on(placement):
+                    node.running += sign
+        for (entry, mandate), n in counts.items():
+            mandate.account.count_in_use(entry.content.shape, n)
 
     # --- asking ----------------------------------------------------------------------------------------------------
 

@@ -82,11 +82,22 @@ def run_time_ms(job: Job, report: AttemptEnded, now: int) -> int:
 def attempt_bill(state: State, job: Job, run_ms: int) -> Bill:
     """What the attempt amounts to, at the rate of the GPUs that it really had and the book pinned by its hold."""
     hold = state.ledger.holds.get(job.hold)
-    book = state.prices[hold.book if hold else 0]
-    rate = book.gpu_nano
-    if book.gpu_models:
-        rate = book.gpu_rate([node.gpu_model for node in state.running_on(job.placement)] or [""])
-    return bill(job.spec.content.shape, run_ms, book, rate)
+    number = hold.book if hold else 0
+    return bill(job.spec.content.shape, run_ms, state.prices[number], rate_of(state, job, number))
+
+
+def rate_of(state: State, job: Job, number: int) -> int:
+    """The price of the GPUs that the attempt has, by price book `number`."""
+    book = state.prices[number]
+    if not book.gpu_models:
+        return book.gpu_nano
+    return book.gpu_rate([node.gpu_model for node in state.running_on(job.placement)] or [""])
+
+
+def amounts_used(used: Bill) -> tuple[str | int, ...]:
+    """For the receipt: flat (unit, amount, ...), money last."""
+    amounts = [part for pair in zip(_RESOURCE_NAMES, used.stock, strict=True) if pair[1] for part in pair]
+    return (*amounts, _MONEY_NAME, sum(used.money))
 
 
 def attempt_ended(state: State, report: AttemptEnded, now: int, out: list[AnyEvent]) -> None:
@@ -95,7 +106,7 @@ def attempt_ended(state: State, report: AttemptEnded, now: int, out: list[AnyEve
         return
     run_ms = run_time_ms(job, report, now)
     used = attempt_bill(state, job, run_ms)
-    trigger, cause, retry = _verdict(job, report)
+    trigger, cause, retry = verdict(job, report)
     share = _settle(state, job, used, cause, out)
     cost = 0 if cause in BLAMELESS else sum(used.money)
     if trigger == "requeue":
@@ -123,9 +134,11 @@ def attempt_ended(state: State, report: AttemptEnded, now: int, out: list[AnyEve
     end_dependents(state, job, JOB.step(job.state, trigger), now, out)
 
 
-def _verdict(job: Job, report: AttemptEnded) -> tuple[str, str, bool]:
+def verdict(job: Job, report: AttemptEnded) -> tuple[str, str, bool]:
     """(trigger, cause, whether it counts as a retry) for the way in which the attempt ended."""
     outcome = report.outcome
+    if outcome is Outcome.EXITED and report.exit_code == 0 and report.signal == 0:
+        return "succeed", "done", False
     content = job.spec.content
     if (
         job.state == "stopping" and outcome not in (Outcome.EXITED, Outcome.TIMED_OUT)
@@ -135,8 +148,6 @@ def _verdict(job: Job, report: AttemptEnded) -> tuple[str, str, bool]:
         if job.reason == "user_requeue":
             return "requeue", job.reason, False
         return "cancel", "cancelled", False
-    if outcome is Outcome.EXITED and report.exit_code == 0 and report.signal == 0:
-        return "succeed", "done", False
     if outcome is Outcome.TIMED_OUT:
         return "time_out", "timed_out", False
     if outcome is Outcome.NODE_LOST:
@@ -150,8 +161,6 @@ def _settle(state: State, job: Job, used: Bill, cause: str, out: list[AnyEvent])
     """Close the attempt's hold on `used`; refund all of it when the cause is not the job's."""
     hold = state.ledger.holds[job.hold]
     share = settle(hold, used)
-    amounts = [part for pair in zip(_RESOURCE_NAMES, used.stock, strict=True) if pair[1] for part in pair]
-    amounts += (_MONEY_NAME, sum(used.money))
     out.append(
         HoldClosed(
             hold.id,
@@ -159,7 +168,7 @@ def _settle(state: State, job: Job, used: Bill, cause: str, out: list[AnyEvent])
             share.spent,
             share.released,
             share.ceilings,
-            tuple(amounts),
+            amounts_used(used),
             hold.account,
             job.id,
             job.attempt,

@@ -27,6 +27,7 @@ from mintyard.domain.events import (
     Refunded,
 )
 from mintyard.domain.ids import parent_of
+from mintyard.domain.jobs.spec import Shape
 from mintyard.domain.ledger.prices import ALL_RESOURCES, RESOURCES
 from mintyard.domain.lifecycle import ACCOUNT, GRANT
 from mintyard.domain.units import Unit
@@ -120,6 +121,13 @@ class Account:
         self.in_use = [0, 0, 0]
         self.plans: dict[int, tuple[PlanEntry, ...]] = {}
         self.epoch = -1
+
+    def count_in_use(self, shape: Shape, jobs: int) -> None:
+        """Count what `jobs` more attempts of a shape have in use: GPU milli, CPU milli, MiB."""
+        members, in_use = jobs * shape.members, self.in_use
+        in_use[0] += members * shape.gpus * shape.gpu_milli
+        in_use[1] += members * shape.cpus_milli
+        in_use[2] += members * shape.memory_mib
 
     @property
     def parent(self) -> Account | None:
@@ -322,19 +330,29 @@ class Book:
         hold.drawn = drawn
 
     def apply_hold_closed(self, event: HoldClosed) -> None:
-        hold = self.holds.pop(event.hold)
+        del self.holds[event.hold]
+        self.post_closed(event.spent, event.released, event.ceilings)
+
+    def post_closed(
+        self,
+        spent: tuple[int, ...],
+        released: tuple[int, ...],
+        ceilings: tuple[str | int, ...],
+        times: int = 1,
+    ) -> None:
+        """Move what holds that are over had, as `HoldClosed` says it of one; `times` of them are alike."""
         grants = self.grants
-        numbers = iter(event.spent)
+        numbers = iter(spent)
         for number in numbers:
-            amount = next(numbers)
+            amount = times * next(numbers)
             grant = grants[number]
             grant.held -= amount
             grant.spent += amount
             if amount < 0 or grant.held < 0:
                 raise InvariantBroken(why=f"grant {number}: {amount} leaves {grant.held} held")
-        numbers = iter(event.released)
+        numbers = iter(released)
         for number in numbers:
-            amount = next(numbers)
+            amount = times * next(numbers)
             grant = grants[number]
             grant.held -= amount
             if grant.state == "active":
@@ -343,17 +361,17 @@ class Book:
                 grant.expired += amount
             if amount < 0 or grant.held < 0:
                 raise InvariantBroken(why=f"grant {number}: {amount} leaves {grant.held} held")
-        if not event.ceilings:
+        if not ceilings:
             return
         counters = self.counters
-        parts: Iterator[Any] = iter(event.ceilings)
+        parts: Iterator[Any] = iter(ceilings)
         for block in parts:
-            unit, used, freed = next(parts), next(parts), next(parts)
+            unit, used, freed = next(parts), times * next(parts), times * next(parts)
             counter = counters[block, unit]
             counter.held -= used + freed
             counter.spent += used
             if counter.held < 0:
-                raise InvariantBroken(why=f"ceiling {block} released twice by hold {hold.id}")
+                raise InvariantBroken(why=f"ceiling {block} released twice")
             if counter.held == 0 and counter.expires_at <= self.now:
                 # Not at once: the next attempt of the same job may charge it again within this record.
                 heappush(self._expiring, (counter.expires_at, block, unit))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from mintyard.domain.errors import AlreadyExists, InvalidSpec, InvariantBroken, LimitReached, NotFound
 from mintyard.domain.jobs.spec import Shape
 from mintyard.domain.limits import MAX_CPUS_MILLI, MAX_GPUS_PER_MEMBER, MAX_MEMORY_MIB, MAX_NODES
-from mintyard.domain.scheduling.kernels import derive, give_member, take_member
+from mintyard.domain.scheduling.kernels import change_members, derive, give_member, take_member
 from mintyard.domain.scheduling.layout import (
     CPU,
     CPU_INVERSE,
@@ -39,7 +39,7 @@ Constraint = tuple[tuple[str, ...], tuple[str, ...]]
 """GPU models allowed (none: any) and labels wanted, each sorted and once."""
 MAX_CONSTRAINTS_CACHED: Final = 1_024
 MAX_VERDICTS_CACHED: Final = 4_096
-_SHORT: Final = ("", "CPU", "memory", "GPU")
+_SHORT: Final = ("", "CPU", "memory", "GPU", "something", "another number of GPUs")
 
 
 class NodeTotals(msgspec.Struct, frozen=True, array_like=True):
@@ -258,6 +258,38 @@ class Cluster:
                     _untake(self.table, back, given, cpus, memory, milli)
                 raise InvariantBroken(why=f"{over} of node {self._label(node)} is given back twice")
         self.gains += 1
+
+    def take_many(self, taken: Sequence[tuple[Placement, int, Shape]]) -> None:
+        """`take` for one after the other, all or nothing; the number is the same only for equal shapes."""
+        self._change(taken, 1, "is taken beyond what is free")
+
+    def give_back_many(self, given: Sequence[tuple[Placement, int, Shape]]) -> None:
+        """`give_back` for one after the other, all or nothing."""
+        self._change(given, -1, "is given back twice")
+        self.gains += len(given)
+
+    def _change(self, changed: Sequence[tuple[Placement, int, Shape]], sign: int, fault: str) -> None:
+        rows: dict[int, int] = {}
+        needs: list[tuple[int, int, int, int]] = []
+        members: list[tuple[int, int]] = []
+        member_kinds: list[int] = []
+        for placement, number, shape in changed:
+            row = rows.get(number)
+            if row is None:
+                row = rows[number] = len(needs)
+                needs.append((shape.cpus_milli, shape.memory_mib, shape.gpu_milli, shape.gpus))
+            members += placement
+            member_kinds += (row,) * len(placement)
+        at, short = change_members(
+            self.table,
+            self.count,
+            np.array(members, np.int64).reshape(-1, 2),
+            np.array(member_kinds, np.int64),
+            np.array(needs, np.int64).reshape(-1, 4),
+            sign,
+        )
+        if short:
+            raise InvariantBroken(why=f"{_SHORT[short]} of node {self._label(members[at][0])} {fault}")
 
     def in_use(self, node: int) -> Amounts:
         """What is taken on one node."""

@@ -136,6 +136,42 @@ def give_member(table: Any, node: int, mask: int, cpus: int, memory: int, milli:
 
 
 @njit(cache=True)
+def change_members(
+    table: Any, count: int, members: Any, kinds: Any, needs: Any, sign: int
+) -> tuple[int, int]:
+    """Take (`sign` 1) or give back (-1) what `members`, int64 `[n, 2]` of (node, GPU mask), need by their row of `needs`, int64
+    `[kinds, 4]` of (CPU, memory, GPU milli, GPUs). (0, 0), or the first member that it is not possible for and what is short:
+    1 to 3 as `take_member` has it, 4 the node, 5 the number of GPUs; then nothing has changed."""
+    for at in range(len(members)):
+        node, mask = members[at]
+        cpus, memory, milli, gpus = needs[kinds[at]]
+        bits = 0
+        for slot in range(MAX_GPUS_PER_MEMBER):
+            bits += (mask >> slot) & 1
+        short = 0
+        if not 0 <= node < count:
+            short = 4
+        elif bits != gpus or mask >> MAX_GPUS_PER_MEMBER:
+            short = 5
+        elif sign > 0:
+            short = take_member(table, node, mask, cpus, memory, milli)
+        else:
+            short = give_member(table, node, mask, cpus, memory, milli)
+        if short:
+            for before in range(at):
+                back, held = members[before]
+                needed = needs[kinds[before]]
+                table[CPU, back] += sign * needed[0]
+                table[MEMORY, back] += sign * needed[1]
+                for slot in range(MAX_GPUS_PER_MEMBER):
+                    if (held >> slot) & 1:
+                        table[SLOT + slot, back] += sign * needed[2]
+                derive(table, back)
+            return at, short
+    return 0, 0
+
+
+@njit(cache=True)
 def node_capacity(table: Any, node: int, need: Any) -> int:
     """How many members of one request fit on a node now. Exact: placing one lowers it by one, wherever its GPU is."""
     room = 1 << 30

@@ -199,6 +199,31 @@ class PendingQueue:
             del self._class_counts[class_id]
         return True
 
+    def discard_many(self, jobs: Sequence[int]) -> None:
+        """`discard` for many jobs; those that don't wait are passed over."""
+        find, unmap, free, counts = self._find, self._unmap, self._free, self._class_counts
+        flags, classes = self._views["flags"], self._views["classes"]
+        gone: dict[int, int] = {}
+        size = self._size
+        for job in jobs:
+            slot = find(job)
+            if slot < 0:
+                continue
+            flags[slot] = 0
+            unmap(job)
+            free.append(slot)
+            size -= 1
+            class_id = classes[slot]
+            gone[class_id] = gone.get(class_id, 0) + 1
+        self._size = size
+        if not size:
+            self.count = 0
+            free.clear()
+        for class_id, less in gone.items():
+            counts[class_id] -= less
+            if not counts[class_id]:
+                del counts[class_id]
+
     def set_ready(self, job: int, ready: bool) -> None:
         """Hold or release a waiting job. Errors: `InvariantBroken` when it does not wait."""
         self._views["flags"][self._slot(job)] = kernel.PRESENT | kernel.READY if ready else kernel.PRESENT
