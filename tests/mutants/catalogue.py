@@ -139,7 +139,6 @@ MUTANTS = (
     Mutant(ENDS, "share.count += 1", "share.count = 1"),
     Mutant(ENDS, "state.arrays[job.array_job].active -= 1", "pass"),
     Mutant(ENDS, "                continue\n            run.close()\n", "                continue\n"),
-    Mutant(ENDS, "elif isinstance(report, (NodeSeen, NodeGone)):", "elif False:"),
     Mutant(STARTS, "state.occupy(placed)", "pass"),
     Mutant(STATE, "counts[key] = counts.get(key, 0) + sign", "counts[key] = sign"),
     Mutant(QUEUE, "counts[class_id] -= less", "counts[class_id] -= 1"),

@@ -12,7 +12,7 @@ from tests.unit.core_world import GPU_JOB, HOUR_NS, START, World, usd
 
 from mintyard.domain import commands as c
 from mintyard.domain import hub, snapshot
-from mintyard.domain.events import AnyEvent, JobEnded
+from mintyard.domain.events import AnyEvent, HoldClosed, JobEnded, Refunded
 from mintyard.domain.jobs.bulk import ends, submits
 from mintyard.domain.jobs.reports import (
     AttemptEnded,
@@ -27,6 +27,7 @@ from mintyard.domain.jobs.spec import Array, Dependency, JobRequest, JobSpec, Sh
 from mintyard.domain.ledger.book import Hold
 from mintyard.domain.ledger.charging import Settlement
 from mintyard.domain.ledger.prices import Bill, PriceBook
+from mintyard.domain.limits import MAX_RETRIES
 from mintyard.domain.replies import Batch, Refusal, Reply
 from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import Authority, Block, Caps
@@ -361,3 +362,16 @@ def test_ends_alike_are_settled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not world.state.jobs
     assert world.grant("acme").held == 0
     assert world.grant("acme").spent == sum(event.cost for event in events if isinstance(event, JobEnded))
+
+
+def test_what_failed_for_good_without_blame_is_refunded() -> None:
+    world = World()
+    (job,) = world.submit(WORK[0])
+    world.round()
+    world.state.jobs[job].requeued = MAX_RETRIES
+    world.now += 10_000 * NS_PER_MS
+    lost = AttemptEnded(job, 1, "boot", Outcome.NODE_LOST, run_ms=5_000)
+    hub.begin(world.state, world.state.seq + 1, world.now)
+    events, _ = hub.execute(world.state, c.TakeReports("local", (lost,)), world.now, at_once=True)
+    assert [type(event) for event in events] == [HoldClosed, Refunded, JobEnded]
+    assert world.grant("acme").left == usd("20")

@@ -185,8 +185,8 @@ class Decisions:
         at = len(replies) - 1
         replies += [(sink, tag, None) for _, sink, tag in behind]
         self.kinds += [Submit] * len(behind)
-        commands: list[Any] = [first, *(command for command, _, _ in behind)]
-        for command, (made, reply) in zip(commands, hub.execute_all(self.state, commands, now), strict=True):
+        commands: list[Any] = [first, *[command for command, _, _ in behind]]
+        for command, (made, reply) in zip(commands, hub.submit_all(self.state, commands, now), strict=True):
             sink, tag, _ = replies[at]
             replies[at] = (sink, tag, reply)
             at += 1

@@ -67,7 +67,11 @@ class EffectPlanner:
         content = job.spec.content
         shape = content.shape
         nodes = state.nodes_by_index
-        members = tuple([MemberPlacement(nodes[node].name, gpus_of(mask)) for node, mask in job.placement])
+        if len(job.placement) == 1:
+            ((node, mask),) = job.placement
+            members = (MemberPlacement(nodes[node].name, gpus_of(mask)),)
+        else:
+            members = tuple([MemberPlacement(nodes[at].name, gpus_of(bits)) for at, bits in job.placement])
         order = StartOrder(
             job=job.id,
             attempt=job.attempt,
@@ -82,14 +86,12 @@ class EffectPlanner:
             payload=content.payload,
             array_job=job.array_job,
             array_index=job.array_index,
-            array_indices=self._array_indices(state, job.array_job),
+            array_indices=self._array_indices(state, job.array_job) if job.array_job else (),
         )
-        return Start(engine_of(state, job), order, tuple([block.block for block in job.mandate.blocks]))
+        return Start(engine_of(state, job), order, job.mandate.parents)
 
     def _array_indices(self, state: State, array: int) -> tuple[int, ...]:
         """Indices of the array's tasks that were live when its first one started here."""
-        if not array:
-            return ()
         known = self._indices.get(array)
         if known is None:
             if len(self._indices) >= 1_024:

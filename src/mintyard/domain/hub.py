@@ -220,14 +220,25 @@ def execute_all(
 ) -> Iterator[tuple[list[AnyEvent], Reply]]:
     """`execute` at once for one command after the other, each when it is asked for or, of a run of plain submits, a little
     before: what comes out is the same. Whoever stops asking has lost the rest of the run: take all of it."""
-    at, end, count = 0, 0, len(commands)
+    at, count = 0, len(commands)
     while at < count:
-        end = max(end, at)
+        end = at
         while end < count and end - at < submits.MAX_RUN and submits.is_plain(commands[end]):
             end += 1
-        alone = 1
-        if end - at > 1:
-            done, alone = submits.submit_run(state, cast("Sequence[Submit]", commands[at:end]), now)
+        if end > at:
+            yield from submit_all(state, cast("Sequence[Submit]", commands[at:end]), now)
+            at = end
+        else:
+            yield execute(state, commands[at], now, at_once=True)
+            at += 1
+
+
+def submit_all(state: State, commands: Sequence[Submit], now: int) -> Iterator[tuple[list[AnyEvent], Reply]]:
+    """`execute_all` for at most `submits.MAX_RUN` commands all of which are plain submits."""
+    at, alone = 0, 1
+    while at < len(commands):
+        if len(commands) - at > 1:
+            done, alone = submits.submit_run(state, commands[at:], now)
             yield from done
             at += len(done)
         for command in commands[at : at + alone]:

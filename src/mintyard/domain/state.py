@@ -39,6 +39,8 @@ class Token(msgspec.Struct, array_like=True, gc=False):
 
 
 MAX_CEILING_CHARGES = 256
+_FEW_JOBS = 12
+"""So many are put into the queue faster one after the other."""
 
 
 class Charges(NamedTuple):
@@ -125,12 +127,14 @@ class CeilingCharge(NamedTuple):
 class Mandate:
     """Who pays for a job and which ceilings bind it; shared by all jobs submitted with the same token."""
 
-    __slots__ = ("account", "blocks", "ceilings", "charged", "count", "digest", "id")
+    __slots__ = ("account", "blocks", "ceilings", "charged", "count", "digest", "id", "parents")
 
     def __init__(self, id: int, account: Account, blocks: tuple[Block, ...], digest: str) -> None:
         self.id = id
         self.account = account
         self.blocks = blocks
+        self.parents = tuple(block.block for block in blocks)
+        """What the tokens of its jobs stem from."""
         self.digest = digest
         self.count = 0
         self.charged = tuple(block for block in blocks if block.ceilings)
@@ -414,6 +418,10 @@ class State:
 
     def enqueue_all(self, jobs: list[Job]) -> None:
         """`enqueue` for many jobs at once, each from its own `queued_at` on; none of them may wait already."""
+        if len(jobs) < _FEW_JOBS:
+            for job in jobs:
+                self.enqueue(job, job.queued_at)
+            return
         for job in jobs:
             account = job.mandate.account
             if account.tenant < 0:

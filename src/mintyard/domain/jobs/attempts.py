@@ -43,10 +43,14 @@ BLAMELESS = frozenset({"node_lost", "preempted", "operator_requeue"})
 
 def attempt_started(state: State, report: AttemptStarted, now: int, out: list[AnyEvent]) -> None:
     job = state.jobs.get(report.job)
-    if job is not None and job.attempt == report.attempt and job.state == "starting":
+    if job is not None and begins(job, report):
         out.append(AttemptBegan(job.id, job.attempt, report.boot))
         if job.began_at == 0:
             meet_dependents(state, job.id, "started", out, {})
+
+
+def begins(job: Job, report: AttemptStarted) -> bool:
+    return job.attempt == report.attempt and job.state == "starting"
 
 
 def attempt_usage(state: State, report: AttemptUsage, now: int, out: list[AnyEvent]) -> None:

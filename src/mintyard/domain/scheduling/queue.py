@@ -157,25 +157,20 @@ class PendingQueue:
             map(self.__contains__, jobs if self._size else ())
         ):
             raise InvariantBroken(why="a job is queued twice")
-        if self.count + count > MAX_LIVE_JOBS:
-            raise LimitReached(limit=MAX_LIVE_JOBS, what="waiting jobs")
-        while self.count + count > self._capacity:
-            self._grow(2 * self._capacity)
-        first, end = self.count, self.count + count
+        slots = self._new_slots(count)
         arrays = self._arrays
         enqueued = np.array(enqueued_at, np.int64)
-        arrays["jobs"][first:end] = numbers
-        arrays["enqueued"][first:end] = enqueued
-        arrays["since"][first:end] = np.maximum(np.array(begin_at, np.int64), enqueued)
-        arrays["classes"][first:end] = class_ids
-        arrays["tenants"][first:end] = tenants
-        arrays["groups"][first:end] = groups
-        arrays["bases"][first:end] = np.clip(np.array(bases, np.int64), 1, MAX_PRIORITY)
-        arrays["runs"][first:end] = np.minimum(np.array(runs, np.int64), 255)
-        arrays["flags"][first:end] = kernel.PRESENT | kernel.READY
-        self.count = end
+        arrays["jobs"][slots] = numbers
+        arrays["enqueued"][slots] = enqueued
+        arrays["since"][slots] = np.maximum(np.array(begin_at, np.int64), enqueued)
+        arrays["classes"][slots] = class_ids
+        arrays["tenants"][slots] = tenants
+        arrays["groups"][slots] = groups
+        arrays["bases"][slots] = np.clip(np.array(bases, np.int64), 1, MAX_PRIORITY)
+        arrays["runs"][slots] = np.minimum(np.array(runs, np.int64), 255)
+        arrays["flags"][slots] = kernel.PRESENT | kernel.READY
         self._size += count
-        self._map_many(numbers, first)
+        self._map_many(numbers, slots)
         for class_id, more in zip(*np.unique(np.array(class_ids), return_counts=True), strict=True):
             self._class_counts[int(class_id)] = self._class_counts.get(int(class_id), 0) + int(more)
 
@@ -386,8 +381,24 @@ class PendingQueue:
         page[job & 255] = slot
         self._page_sizes[number] += 1
 
-    def _map_many(self, jobs: NDArray[np.int64], first: int) -> None:
-        """Jobs that follow each other in slots from `first` on."""
+    def _new_slots(self, count: int) -> NDArray[np.int64]:
+        """Slots in the order in which `add` would take them. Errors: `LimitReached`."""
+        free = self._free
+        again = min(count, len(free))
+        fresh = count - again
+        if self.count + fresh > MAX_LIVE_JOBS:
+            raise LimitReached(limit=MAX_LIVE_JOBS, what="waiting jobs")
+        while self.count + fresh > self._capacity:
+            self._grow(2 * self._capacity)
+        slots = np.empty(count, np.int64)
+        if again:
+            slots[:again] = free[: -again - 1 : -1]
+            del free[-again:]
+        slots[again:] = np.arange(self.count, self.count + fresh)
+        self.count += fresh
+        return slots
+
+    def _map_many(self, jobs: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         order = np.argsort(jobs, kind="stable")
         pages = jobs[order] >> _PAGE_BITS
         numbers, starts = np.unique(pages, return_index=True)
@@ -396,7 +407,7 @@ class PendingQueue:
             if page is None:
                 page = self._pages[number] = _EMPTY_PAGE[:]
                 self._page_sizes[number] = 0
-            np.frombuffer(page, np.int32)[jobs[rows] & 255] = first + rows
+            np.frombuffer(page, np.int32)[jobs[rows] & 255] = slots[rows]
             self._page_sizes[number] += len(rows)
 
     def _unmap(self, job: int) -> None:

@@ -2,17 +2,17 @@
 
 Within a run of ends that nobody waits for nothing but balances and free capacity changes, so attempts that are alike are settled
 once, and what is spent, released and given back is posted as a sum. What is out of the ordinary (a requeue, a refund, a
-dependent, a node) closes the run first and goes the way of `attempts`.
+dependent) closes the run first and goes the way of `attempts`. Reports of starts, usage and nodes read none of that and need not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mintyard.domain.events import AnyEvent, HoldClosed, JobEnded, Line
-from mintyard.domain.folding import forget_job
-from mintyard.domain.jobs.attempts import BLAMELESS, amounts_used, rate_of, run_time_ms, verdict
-from mintyard.domain.jobs.reports import AttemptEnded, NodeGone, NodeSeen, Report
+from mintyard.domain.events import AnyEvent, AttemptBegan, HoldClosed, JobEnded, Line
+from mintyard.domain.folding import attempt_began, forget_job
+from mintyard.domain.jobs.attempts import BLAMELESS, amounts_used, begins, rate_of, run_time_ms, verdict
+from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, Report
 from mintyard.domain.ledger.book import Hold
 from mintyard.domain.ledger.charging import settle
 from mintyard.domain.ledger.prices import bill
@@ -131,7 +131,7 @@ def take_reports(state: State, reports: Sequence[Report], now: int, alone: Alone
     """Decide and apply `reports` in order: the events of all of them."""
     events: list[AnyEvent] = []
     run = _Run(state, now)
-    jobs, holds = state.jobs, state.ledger.holds
+    jobs, holds, dependents = state.jobs, state.ledger.holds, state.dependents
     for report in reports:
         if isinstance(report, AttemptEnded):
             job = jobs.get(report.job)
@@ -143,8 +143,13 @@ def take_reports(state: State, reports: Sequence[Report], now: int, alone: Alone
                 run.end(job, hold, report, trigger, events)
                 continue
             run.close()
-        elif isinstance(report, (NodeSeen, NodeGone)):
-            run.close()
+        elif isinstance(report, AttemptStarted) and report.job not in dependents:
+            job = jobs.get(report.job)
+            if job is not None and begins(job, report):
+                began = AttemptBegan(report.job, report.attempt, report.boot)
+                attempt_began(state, began)
+                events.append(began)
+            continue
         events += alone(report)
     run.close()
     return events

@@ -227,14 +227,15 @@ def _admit(state: State, terms: list[_Terms], distinct: list[_Terms]) -> list[Ou
     """Jobs and holds of the run, as `folding.hold_placed` and `folding.job_admitted` would leave them."""
     ledger = state.ledger
     job, hold, now = state.next_job, ledger.next_hold, state.now
-    jobs, holds, enqueue = state.jobs, ledger.holds, state.enqueue
+    jobs, holds = state.jobs, ledger.holds
     outcomes: list[Outcome] = []
+    waiting: list[Job] = []
     for each in terms:
         entry, mandate = each.entry, each.mandate
         lines, flat, book = each.lines, each.flat, each.book
         holds[hold] = Hold(hold, each.account, lines, flat, job, 1, book, 0, "", "")
-        admitted = jobs[job] = Job(job, entry, mandate, "pending", hold, submitted_at=now)
-        enqueue(admitted, now)
+        admitted = jobs[job] = Job(job, entry, mandate, "pending", hold, submitted_at=now, queued_at=now)
+        waiting.append(admitted)
         outcomes.append(
             (
                 [
@@ -247,6 +248,7 @@ def _admit(state: State, terms: list[_Terms], distinct: list[_Terms]) -> list[Ou
         job += 1
         hold += 1
     state.next_job, ledger.next_hold = job, hold
+    state.enqueue_all(waiting)
     for each in distinct:
         state.use(each.entry, each.mandate, each.count)
         state.shapes.note_demand(each.entry.shape_class, each.count)
