@@ -338,13 +338,12 @@ class PendingQueue:
         return (1_000 << kernel.TENANT_BITS) // (1_000 + shares)
 
     def _throttles(self, remaining: NDArray[np.int32] | None) -> NDArray[np.int32]:
+        """What each group may start, behind the jobs of no group."""
         highest = int(self._arrays["groups"][: self.count].max(initial=-1))
         given = 0 if remaining is None else len(remaining)
-        if remaining is not None and given > highest:
-            return remaining
-        limits = np.full(highest + 1, 2**31 - 1, np.int32)
+        limits = np.full(max(highest + 1, given) + 1, 2**31 - 1, np.int32)
         if remaining is not None:
-            limits[:given] = remaining
+            limits[1 : given + 1] = remaining
         return limits
 
     def _read(self, slot: int) -> PendingJob:

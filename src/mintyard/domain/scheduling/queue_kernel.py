@@ -32,7 +32,7 @@ RUN_BITS: Final = 8
 INVERSE_BITS: Final = 40
 MAX_WAIT_SCALES: Final = 1 << 17
 """Waiting counts up to this many age scales, so that no product leaves 63 bits."""
-_BLOCK: Final = 512
+_BLOCK: Final = 2_048
 
 
 @njit(cache=True)
@@ -85,6 +85,81 @@ def _rise(heap: Any, at: int) -> None:
 
 
 @njit(cache=True)
+def _evaluate(
+    first: int,
+    count: int,
+    classes: Any,
+    tenants: Any,
+    groups: Any,
+    bases: Any,
+    since: Any,
+    flags: Any,
+    runs: Any,
+    tenant_factors: Any,
+    run_factors: Any,
+    wanted: Any,
+    remaining: Any,
+    now: int,
+    longest_ms: int,
+    age_inverse: int,
+    patience_ms: int,
+    priorities: Any,
+) -> None:
+    """The priorities of `count` slots from `first` on, -1 where a slot is of no interest. Without a branch, so that the
+    processor need not guess; indices are unsigned, which spares the test for one from the end."""
+    for at in range(count):
+        slot = np.uint64(first + at)
+        waited = now - since[slot]
+        wait_ms = np.int64(np.uint64(max(waited, 0)) // np.uint64(NS_PER_MS))
+        kind = wanted[np.uint64(classes[slot])]
+        allowed = (
+            (flags[slot] == PRESENT | READY)
+            & (waited >= 0)
+            & (kind != SKIP)
+            & (remaining[np.uint64(groups[slot] + 1)] > 0)
+            & ((kind != WAITS) | (wait_ms >= patience_ms))
+        )
+        priority = priority_of(
+            bases[slot],
+            wait_ms,
+            longest_ms,
+            age_inverse,
+            tenant_factors[np.uint64(tenants[slot])],
+            run_factors[np.uint64(runs[slot])],
+        )
+        priorities[at] = priority if allowed else -1
+
+
+@njit(cache=True)
+def _keep(heap: Any, size: int, first: int, count: int, priorities: Any, enqueued: Any, jobs: Any) -> int:
+    """Keep the best of heap and block in the heap; how many it has then."""
+    most = len(heap)
+    least = heap[0, 0] if size == most else 0
+    for at_block in range(count):
+        priority = priorities[at_block]
+        if priority < least:
+            continue
+        slot = first + at_block
+        if size == most:
+            if priority == least and (
+                enqueued[slot] > heap[0, 1] or (enqueued[slot] == heap[0, 1] and jobs[slot] > heap[0, 2])
+            ):
+                continue
+            at = 0
+        else:
+            at = size
+            size += 1
+        heap[at, 0], heap[at, 1], heap[at, 2], heap[at, 3] = priority, enqueued[slot], jobs[slot], slot
+        if at == 0:
+            _sink(heap, 0, size)
+        else:
+            _rise(heap, at)
+        if size == most:
+            least = heap[0, 0]
+    return size
+
+
+@njit(cache=True)
 def top(
     count: int,
     jobs: Any,
@@ -108,6 +183,7 @@ def top(
 ) -> Any:
     """The first `most` jobs of the queue at `now`: int64 `[n, 4]` of priority, enqueued at, job, slot, in order.
 
+    `remaining` has what jobs of no throttled array may start at 0, and group `g` at `g + 1`.
     Blocks of slots are visited in a strided order: however the queue is laid out, few entries enter the heap.
     """
     heap = np.empty((most, 4), np.int64)
@@ -121,41 +197,31 @@ def top(
             stride += 1
             divisor, rest = blocks, stride
     block = 0
+    priorities = np.empty(_BLOCK, np.int64)
     for _ in range(blocks):
-        for slot in range(block * _BLOCK, min(count, (block + 1) * _BLOCK)):
-            if flags[slot] != PRESENT | READY or since[slot] > now:
-                continue
-            kind = wanted[classes[slot]]
-            group = groups[slot]
-            if kind == SKIP or (group >= 0 and remaining[group] <= 0):
-                continue
-            wait_ms = (now - since[slot]) // NS_PER_MS
-            if kind == WAITS and wait_ms < patience_ms:
-                continue
-            priority = priority_of(
-                bases[slot],
-                wait_ms,
-                longest_ms,
-                age_inverse,
-                tenant_factors[tenants[slot]],
-                run_factors[runs[slot]],
-            )
-            if size == most:
-                if priority < heap[0, 0]:
-                    continue
-                if priority == heap[0, 0] and (
-                    enqueued[slot] > heap[0, 1] or (enqueued[slot] == heap[0, 1] and jobs[slot] > heap[0, 2])
-                ):
-                    continue
-                at = 0
-            else:
-                at = size
-                size += 1
-            heap[at, 0], heap[at, 1], heap[at, 2], heap[at, 3] = priority, enqueued[slot], jobs[slot], slot
-            if at == 0:
-                _sink(heap, 0, size)
-            else:
-                _rise(heap, at)
+        first = block * _BLOCK
+        size_of_block = min(count - first, _BLOCK)
+        _evaluate(
+            first,
+            size_of_block,
+            classes,
+            tenants,
+            groups,
+            bases,
+            since,
+            flags,
+            runs,
+            tenant_factors,
+            run_factors,
+            wanted,
+            remaining,
+            now,
+            longest_ms,
+            age_inverse,
+            patience_ms,
+            priorities,
+        )
+        size = _keep(heap, size, first, size_of_block, priorities, enqueued, jobs)
         block = (block + stride) % blocks
     for end in range(size - 1, 0, -1):
         for column in range(4):
