@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -255,3 +256,57 @@ def test_random_histories(seed: int) -> None:
     for placement, shape in running:
         clone.give_back(placement, shape)
     assert cluster.encode() == kept
+
+
+MANY = (
+    (0, Shape(500, 128)),
+    (1, Shape(500, 128, gpus=1, gpu_milli=250)),
+    (2, Shape(1_000, 256, gpus=2)),
+    (3, Shape(250, 64, gpus=1, members=2)),
+)
+
+
+def random_placements(rng: random.Random, count: int) -> list[tuple[tuple[tuple[int, int], ...], int, Shape]]:
+    """Some of them on nodes or GPUs that there are none of, or with another number of GPUs."""
+    made: list[tuple[tuple[tuple[int, int], ...], int, Shape]] = []
+    for _ in range(count):
+        number, shape = rng.choice(MANY)
+        members = []
+        for _ in range(shape.members):
+            slots = rng.sample(range(8 if rng.random() < 0.99 else 12), shape.gpus)
+            mask = sum(1 << slot for slot in slots) if rng.random() < 0.99 else 7
+            members.append((rng.randrange(4) if rng.random() < 0.995 else rng.choice((-1, 4, 99)), mask))
+        made.append((tuple(members), number, shape))
+    return made
+
+
+@settings(max_examples=200, deadline=None)
+@given(seed=st.integers(0, 2**32), gpus=st.integers(0, 8), count=st.integers(0, 40))
+def test_many_are_taken_and_given_back_as_one_after_the_other(seed: int, gpus: int, count: int) -> None:
+    rng = random.Random(seed)
+    many, single = Cluster(2), Cluster(2)
+    for cluster in (many, single):
+        for name in range(4):
+            cluster.add_node(f"n{name}", 64_000, 65_536, gpus, "", ())
+    taken = random_placements(rng, count)
+    if both_fail(lambda: many.take_many(taken), lambda: [single.take(p, s) for p, _, s in taken]):
+        return
+    assert (many.table == single.table).all()
+    given = rng.choices(taken, k=count) if rng.random() < 0.3 and taken else rng.sample(taken, count)
+    if both_fail(lambda: many.give_back_many(given), lambda: [single.give_back(p, s) for p, _, s in given]):
+        return
+    assert (many.table == single.table).all()
+    assert many.gains == single.gains
+
+
+def both_fail(*ways: Callable[[], object]) -> bool:
+    failed: list[bool] = []
+    for way in ways:
+        try:
+            way()
+        except InvariantBroken:
+            failed.append(True)
+        else:
+            failed.append(False)
+    assert len(set(failed)) == 1
+    return failed[0]

@@ -39,6 +39,8 @@ Constraint = tuple[tuple[str, ...], tuple[str, ...]]
 """GPU models allowed (none: any) and labels wanted, each sorted and once."""
 MAX_CONSTRAINTS_CACHED: Final = 1_024
 MAX_VERDICTS_CACHED: Final = 4_096
+_FEW_JOBS: Final = 8
+"""So many are faster one after the other."""
 _SHORT: Final = ("", "CPU", "memory", "GPU", "something", "another number of GPUs")
 
 
@@ -260,11 +262,20 @@ class Cluster:
         self.gains += 1
 
     def take_many(self, taken: Sequence[tuple[Placement, int, Shape]]) -> None:
-        """`take` for one after the other, all or nothing; the number is the same only for equal shapes."""
+        """`take` for one after the other; the number is the same only for equal shapes. Errors: as `take`; then the table is
+        not to be used any more."""
+        if len(taken) < _FEW_JOBS:
+            for placement, _, shape in taken:
+                self.take(placement, shape)
+            return
         self._change(taken, 1, "is taken beyond what is free")
 
     def give_back_many(self, given: Sequence[tuple[Placement, int, Shape]]) -> None:
-        """`give_back` for one after the other, all or nothing."""
+        """`give_back` for one after the other, as `take_many`."""
+        if len(given) < _FEW_JOBS:
+            for placement, _, shape in given:
+                self.give_back(placement, shape)
+            return
         self._change(given, -1, "is given back twice")
         self.gains += len(given)
 

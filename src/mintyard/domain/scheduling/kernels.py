@@ -141,7 +141,7 @@ def change_members(
 ) -> tuple[int, int]:
     """Take (`sign` 1) or give back (-1) what `members`, int64 `[n, 2]` of (node, GPU mask), need by their row of `needs`, int64
     `[kinds, 4]` of (CPU, memory, GPU milli, GPUs). (0, 0), or the first member that it is not possible for and what is short:
-    1 to 3 as `take_member` has it, 4 the node, 5 the number of GPUs; then nothing has changed."""
+    1 to 3 as `take_member` has it, 4 the node, 5 the number of GPUs; those before it are done then."""
     for at in range(len(members)):
         node, mask = members[at]
         cpus, memory, milli, gpus = needs[kinds[at]]
@@ -158,15 +158,6 @@ def change_members(
         else:
             short = give_member(table, node, mask, cpus, memory, milli)
         if short:
-            for before in range(at):
-                back, held = members[before]
-                needed = needs[kinds[before]]
-                table[CPU, back] += sign * needed[0]
-                table[MEMORY, back] += sign * needed[1]
-                for slot in range(MAX_GPUS_PER_MEMBER):
-                    if (held >> slot) & 1:
-                        table[SLOT + slot, back] += sign * needed[2]
-                derive(table, back)
             return at, short
     return 0, 0
 
