@@ -12,17 +12,23 @@ from mintyard.domain.state import State
 
 
 def tenant_usage(state: State) -> NDArray[np.int64]:
-    """Each tenant's dominant share of what the nodes have, in 1/1,000, by tenant index (S3)."""
+    """Each tenant's dominant share of what the nodes have, in 1/1,000, by tenant index (S3). Kept by the state until the next
+    call: read it only. Only tenants whose attempts changed since the last call are worked out again."""
     total = state.cluster.total()
-    usage = np.zeros(len(state.tenants), np.int64)
-    for index, account in enumerate(state.tenants):
-        gpus, cpus, memory = account.in_use
-        usage[index] = max(
+    kept = state.shares
+    if kept.total != total or len(kept.milli) != len(state.tenants):
+        kept.total = total
+        kept.milli = np.zeros(len(state.tenants), np.int64)
+        kept.stale = set(range(len(state.tenants)))
+    for index in kept.stale:
+        gpus, cpus, memory = state.tenants[index].in_use
+        kept.milli[index] = max(
             gpus * 1_000 // total.gpus_milli if total.gpus_milli else 0,
             cpus * 1_000 // total.cpus_milli if total.cpus_milli else 0,
             memory * 1_000 // total.memory_mib if total.memory_mib else 0,
         )
-    return usage
+    kept.stale.clear()
+    return kept.milli
 
 
 def remaining_starts(state: State) -> list[int]:

@@ -11,16 +11,18 @@ from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from mintyard.domain.errors import InvalidSpec
 from mintyard.domain.events import Line
 from mintyard.domain.ids import ROOT
-from mintyard.domain.jobs.spec import JobSpec
+from mintyard.domain.jobs.spec import JobSpec, Shape
 from mintyard.domain.ledger.book import Account, Book, Counter, PlanEntry
 from mintyard.domain.ledger.charging import check_covered
 from mintyard.domain.ledger.prices import ALL_RESOURCES, Bill, PriceBook, bill, resource_mask
 from mintyard.domain.limits import MAX_AMOUNT, MAX_IDLE_PAYLOAD_BYTES, MAX_IDLE_SPECS
-from mintyard.domain.scheduling.cluster import Cluster
+from mintyard.domain.scheduling.cluster import Amounts, Cluster
 from mintyard.domain.scheduling.queue import PendingQueue
 from mintyard.domain.scheduling.shapes import ShapeTable
 from mintyard.domain.tokens.authority import Block
@@ -268,6 +270,17 @@ class Agenda:
         return 0
 
 
+class Shares:
+    """Each tenant's share in use as of the last round: a cache, never part of the state."""
+
+    __slots__ = ("milli", "stale", "total")
+
+    def __init__(self) -> None:
+        self.milli: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.stale: set[int] = set()
+        self.total = Amounts()
+
+
 class State:
     """The whole state of one hub. `now` is the time of the last record, never decreasing."""
 
@@ -315,6 +328,7 @@ class State:
         self.token_order: list[tuple[int, str]] = []
         self.token_counts: dict[str, int] = {}
         self.tenants: list[Account] = []
+        self.shares = Shares()
         self.groups: list[int] = []
         self.group_of: dict[int, int] = {}
 
@@ -441,7 +455,7 @@ class State:
 
     def bind(self, job: Job, sign: int) -> None:
         """Count the job's resources as in use (+1) or free again (-1), at its account, array and nodes."""
-        job.mandate.account.count_in_use(job.spec.content.shape, sign)
+        self._count_in_use(job.mandate.account, job.spec.content.shape, sign)
         if job.array_job:
             self.arrays[job.array_job].active += sign
         placement = job.placement
@@ -481,7 +495,12 @@ class State:
                 for node in self.running_on(placement):
                     node.running += sign
         for (entry, mandate), n in counts.items():
-            mandate.account.count_in_use(entry.content.shape, n)
+            self._count_in_use(mandate.account, entry.content.shape, n)
+
+    def _count_in_use(self, account: Account, shape: Shape, jobs: int) -> None:
+        account.count_in_use(shape, jobs)
+        if account.tenant >= 0:
+            self.shares.stale.add(account.tenant)
 
     # --- asking ----------------------------------------------------------------------------------------------------
 

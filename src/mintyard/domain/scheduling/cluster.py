@@ -103,6 +103,7 @@ class Cluster:
         """How many nodes there are of each kind: enough to say what could ever run."""
         self.verdicts: dict[Shape, Any] = {}
         """What `explain.feasible_ever` found since the nodes last changed: a cache, never part of the state."""
+        self._total: Amounts | None = None
 
     def __len__(self) -> int:
         return len(self._index)
@@ -167,6 +168,7 @@ class Cluster:
         self._labels[node] = ()
         self._schedulable[node] = False
         self.table[:, node] = 0
+        self._total = None
         self.eligible[:, node] = 0
         heapq.heappush(self._free, node)
 
@@ -321,7 +323,9 @@ class Cluster:
 
     def total(self) -> Amounts:
         """What all nodes have, schedulable or not."""
-        return Amounts(self._sum(CPU_TOTAL), self._sum(MEMORY_TOTAL), self._sum(GPUS) * GPU_MILLI)
+        if self._total is None:
+            self._total = Amounts(self._sum(CPU_TOTAL), self._sum(MEMORY_TOTAL), self._sum(GPUS) * GPU_MILLI)
+        return self._total
 
     def _sum(self, row: int) -> int:
         return int(self.table[row, : self.count].sum(dtype=np.int64))
@@ -456,6 +460,7 @@ class Cluster:
         return node
 
     def _set_totals(self, node: int, cpus_milli: int, memory_mib: int, gpus: int) -> None:
+        self._total = None
         column = self.table[:, node]
         column[CPU] += cpus_milli - column[CPU_TOTAL]
         column[MEMORY] += memory_mib - column[MEMORY_TOTAL]

@@ -68,6 +68,7 @@ class PendingQueue:
         self.count = 0
         """Slots in use or free; every array below is at least this long."""
         self._size = 0
+        self._highest_tenant = self._highest_group = -1
         self._capacity = 0
         self._arrays: dict[str, NDArray[Any]] = {}
         self._views: dict[str, memoryview] = {}
@@ -129,6 +130,10 @@ class PendingQueue:
         bases[slot] = base if 1 <= base <= MAX_PRIORITY else min(MAX_PRIORITY, max(1, base))
         all_runs[slot] = runs if runs < 255 else 255
         flags[slot] = kernel.PRESENT | kernel.READY if ready else kernel.PRESENT
+        if tenant > self._highest_tenant:
+            self._highest_tenant = tenant
+        if group > self._highest_group:
+            self._highest_group = group
         self._map(job, slot)
         self._size += 1
         self._class_counts[class_id] = self._class_counts.get(class_id, 0) + 1
@@ -170,6 +175,8 @@ class PendingQueue:
         arrays["runs"][slots] = np.minimum(np.array(runs, np.int64), 255)
         arrays["flags"][slots] = kernel.PRESENT | kernel.READY
         self._size += count
+        self._highest_tenant = max(self._highest_tenant, *tenants)
+        self._highest_group = max(self._highest_group, *groups)
         self._map_many(numbers, slots)
         for class_id, more in zip(*np.unique(np.array(class_ids), return_counts=True), strict=True):
             self._class_counts[int(class_id)] = self._class_counts.get(int(class_id), 0) + int(more)
@@ -332,16 +339,16 @@ class PendingQueue:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _tenant_factors(self, usage: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.int64]:
-        highest = int(self._arrays["tenants"][: self.count].max(initial=0))
-        shares = np.zeros(max(highest + 1, len(usage)), np.int64)
-        shares[: len(usage)] = np.clip(np.asarray(usage, np.int64), 0, MAX_TENANT_SHARE_MILLI)
+        shares = np.zeros(max(self._highest_tenant + 1, len(usage)), np.int64)
+        shares[: len(usage)] = usage
+        np.maximum(shares, 0, out=shares)
+        np.minimum(shares, MAX_TENANT_SHARE_MILLI, out=shares)
         return (1_000 << kernel.TENANT_BITS) // (1_000 + shares)
 
     def _throttles(self, remaining: NDArray[np.int32] | None) -> NDArray[np.int32]:
         """What each group may start, behind the jobs of no group."""
-        highest = int(self._arrays["groups"][: self.count].max(initial=-1))
         given = 0 if remaining is None else len(remaining)
-        limits = np.full(max(highest + 1, given) + 1, 2**31 - 1, np.int32)
+        limits = np.full(max(self._highest_group + 1, given) + 1, 2**31 - 1, np.int32)
         if remaining is not None:
             limits[1 : given + 1] = remaining
         return limits

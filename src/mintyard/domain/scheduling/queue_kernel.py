@@ -110,7 +110,7 @@ def _evaluate(
     for at in range(count):
         slot = np.uint64(first + at)
         waited = now - since[slot]
-        wait_ms = np.int64(np.uint64(max(waited, 0)) // np.uint64(NS_PER_MS))
+        wait_ms: Any = np.int64(np.uint64(max(waited, 0)) // np.uint64(NS_PER_MS))
         kind = wanted[np.uint64(classes[slot])]
         allowed = (
             (flags[slot] == PRESENT | READY)
