@@ -33,7 +33,9 @@ def script(file: Path, sleep_s: float, reads: Sequence[Path] = (), writes: Seque
     ledger = shlex.quote(str(file))
     lines = [
         "#!/bin/sh",
-        f'note() {{ echo "$1 $MINTYARD_JOB $MINTYARD_ATTEMPT $$ $(date +%s%N)" >> {ledger}; }}',
+        # A signal to the whole group may end `date` without an answer: then it is asked again, or the trap speaks instead.
+        'note() { now=; until [ "$now" ]; do now=$(date +%s%N); done',
+        f'echo "$1 $MINTYARD_JOB $MINTYARD_ATTEMPT $$ $now" >> {ledger}; }}',
         "trap 'note T; exit 143' TERM",
         "note S",
         *(f"test -e {shlex.quote(str(path))} || {{ note M; exit {MISSING_INPUT}; }}" for path in reads),

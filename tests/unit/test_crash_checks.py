@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -130,3 +134,22 @@ def test_a_balance_that_leaks_is_found() -> None:
 def test_a_cut_amount_is_read_exactly() -> None:
     assert smallest("0.000000000277777777", "cpu_core_hours") == 1
     assert smallest("0.999999999722222222", "cpu_core_hours") == 3_599_999_999
+
+
+@pytest.mark.slow
+def test_a_command_told_to_end_leaves_whole_lines(tmp_path: Path) -> None:
+    file = tmp_path / "evidence"
+    environment = {**os.environ, "MINTYARD_ATTEMPT": "1"}
+    for job in range(60):
+        started = subprocess.Popen(
+            ["sh", "-c", script(file, 0.0)],
+            env={**environment, "MINTYARD_JOB": str(job)},
+            start_new_session=True,
+        )
+        time.sleep(job % 20 * 0.000_7)
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGTERM)
+        started.wait(10)
+    found = Evidence(file)
+    assert found.faults == []
+    assert found.runs
