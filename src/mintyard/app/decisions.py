@@ -40,7 +40,7 @@ _TASK_BYTES: Final = 640
 """Room for the events of one admitted task."""
 _EVENT_BYTES: Final = 128
 
-_STIRRING: Final = frozenset(
+STIRRING: Final = frozenset(
     {
         e.JobAdmitted,
         e.JobEnded,
@@ -171,7 +171,7 @@ class Decisions:
                     break
             elif count & 63 == 0 and spent():
                 break
-        stirred = self.stirred or any(type(event) in _STIRRING for event in events)
+        stirred = self.stirred or any(type(event) in STIRRING for event in events)
         if plan or (stirred and may_plan and self.waiting_jobs):
             stirred = self._round(inputs, events, now)
         self.stirred = stirred

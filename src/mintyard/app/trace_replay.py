@@ -25,6 +25,7 @@ from mintyard.app.trace_replay_run import Run
 from mintyard.app.trace_replay_workload import Rules, Workload, make_workload, synthetic_nodes
 from mintyard.app.traces import open_trace, sample_trace
 from mintyard.app.warmup import warm_up
+from mintyard.domain.commands import Tick
 from mintyard.domain.errors import Exit, InvalidRequest, InvariantBroken, MintyardError
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.snapshot import state_hash
@@ -33,6 +34,7 @@ from mintyard.ports.traces import Trace
 
 Progress = Callable[[int, int], None]
 SYNTHETIC: Final = "synthetic:"
+DEFAULT_POLICY: Final = Tick().policy
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
@@ -45,7 +47,7 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     file: str = ""
     nodes: str = ""
-    policy: Policy = Policy.STRANDED
+    policy: Policy = DEFAULT_POLICY
     rules: Rules = Rules()
     balance: str = ""
     journal: str = ""
@@ -208,6 +210,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """`mintyard replay`; the exit status."""
     arguments = _parser().parse_args(argv)
     try:
+        if arguments.journal:
+            return _journal_again(arguments)
         options = _options(arguments)
         if arguments.output == "json":
             report = replay(options)
@@ -221,6 +225,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("Stopped.\n")
         return int(Exit.CANCELLED)
     return int(Exit.OK if report.exact else Exit.VERIFICATION)
+
+
+def _journal_again(arguments: argparse.Namespace) -> int:
+    """A recorded journal instead of a trace: what describes a trace has no meaning then."""
+    from mintyard.app import replay_command
+
+    plain = vars(_parser().parse_args([]))
+    kept = ("journal", "policy", "plot", "output")
+    given = [name for name, value in vars(arguments).items() if name not in kept and value != plain[name]]
+    if given:
+        names = ", ".join("FILE" if name == "file" else f"--{name.replace('_', '-')}" for name in given)
+        raise InvalidRequest(why=f"--journal replays what was recorded; {names} can't be given with it")
+    policy = Policy(arguments.policy) if arguments.policy else None
+    return replay_command.run(arguments.journal, policy, arguments.output, arguments.plot)
 
 
 def show(options: ReplayOptions) -> reports.TraceReport:
@@ -252,7 +270,7 @@ def _options(arguments: argparse.Namespace) -> ReplayOptions:
     return ReplayOptions(
         file=arguments.file,
         nodes=arguments.nodes,
-        policy=Policy(arguments.policy),
+        policy=Policy(arguments.policy) if arguments.policy else DEFAULT_POLICY,
         rules=Rules(
             arguments.limit,
             arguments.load,
@@ -262,7 +280,7 @@ def _options(arguments: argparse.Namespace) -> ReplayOptions:
             arguments.fill,
         ),
         balance=arguments.balance,
-        journal=arguments.journal,
+        journal=arguments.write_journal,
         plot=arguments.plot,
     )
 
@@ -295,8 +313,8 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "--policy",
         choices=[policy.value for policy in Policy],
-        default=Policy.STRANDED.value,
-        help="how nodes are chosen",
+        default="",
+        help=f"how nodes are chosen (default {DEFAULT_POLICY.value}); with --journal: what would have been under it",
     )
     add("--limit", type=int, default=0, metavar="N", help="the first N jobs only")
     add("--seed", type=int, default=rules.seed, help="of what is drawn at random (default %(default)s)")
@@ -321,7 +339,14 @@ def _parser() -> argparse.ArgumentParser:
         help="jobs in random order up to 130 %% of all GPUs; they never leave (FGD's fill)",
     )
     add("--balance", default="", metavar="MONEY", help="what each tenant has (default: enough)")
-    add("--journal", default="", metavar="DIR|URL", help="write the journal there")
+    add("--write-journal", default="", metavar="DIR|URL", help="write the journal there")
+    add(
+        "--journal",
+        default="",
+        metavar="DIR|URL",
+        help="replay a recorded journal (a hub's folder, a file or a store) instead of a trace: every input is decided again and "
+        "must give the same events; with --policy, what would have been under that policy",
+    )
     add("--plot", default="", metavar="FILE.svg", help="write a plot of utilisation")
     add("-o", "--output", choices=["table", "json"], default="table")
     return parser

@@ -1,0 +1,159 @@
+"""What a journal says of the world outside the hub: who asked for what and when, which nodes came and went, how long each job
+truly ran. The same whatever the scheduler decides, which is what a counterfactual needs (S9, S15).
+
+Read by deciding the recorded inputs again, one by one, so that it is known which job came of which request. A journal that
+this version decides otherwise is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from mintyard.app.record import decode_body
+from mintyard.app.replay_journal import first_difference
+from mintyard.app.replay_measures import ScheduleMeasures
+from mintyard.domain import events as e
+from mintyard.domain import hub
+from mintyard.domain.commands import Command, PlaceHold, Submit, TakeReports, Tick
+from mintyard.domain.errors import DecidedOtherwise
+from mintyard.domain.events import AnyEvent
+from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, NodeGone, NodeSeen, Outcome, Report
+from mintyard.domain.lifecycle import LIVE_JOB_STATES
+from mintyard.domain.replies import Batch, Done, Reply, Ticket
+from mintyard.domain.state import State
+from mintyard.domain.units import NS_PER_MS
+from mintyard.ports.store import Record
+
+_CUT = frozenset({Outcome.STOPPED, Outcome.NODE_LOST})
+"""Ends that were not the job's own: what it would have done is not known from them."""
+
+
+class Given(msgspec.Struct, frozen=True):
+    """A command from outside at `now` (ns), as recorded. `made` are the tickets of its parts (None: refused) and the hold that
+    came of it, 0 for none."""
+
+    now: int
+    command: Command
+    made: tuple[Ticket | None, ...] = ()
+    hold: int = 0
+
+
+class Truth(msgspec.Struct, frozen=True):
+    """How one attempt went by itself. Times in ns: until it began, and from then to its end."""
+
+    report: AttemptEnded
+    delay: int
+    took: int
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """At `now` everything on these nodes was lost."""
+
+    now: int
+    nodes: frozenset[str]
+
+
+class World(msgspec.Struct):
+    """All of it, in order of time. `truths` are each recorded job's own ends, attempt by attempt; `delays` how long its first
+    attempt took to begin; `instants` when the recorded hub planned rounds; `policies` by which it did."""
+
+    given: list[Given]
+    truths: dict[int, list[Truth]]
+    delays: dict[int, int]
+    faults: list[Fault]
+    instants: list[int]
+    policies: dict[str, int]
+    recorded: ScheduleMeasures
+    state: State
+    records: int = 0
+    last: int = 0
+
+
+def read_world(records: Iterable[Record]) -> World:
+    """Errors: `DecidedOtherwise` where this version decides another event than was recorded."""
+    state = State()
+    world = World([], {}, {}, [], [], {}, ScheduleMeasures(state), state)
+    reader = _Reader(state, world)
+    for record in records:
+        reader.take(record)
+    return world
+
+
+class _Reader:
+    def __init__(self, state: State, world: World) -> None:
+        self.state, self.world = state, world
+        self.began: dict[tuple[int, int], int] = {}
+
+    def take(self, record: Record) -> None:
+        state, world, now = self.state, self.world, record.now
+        body = decode_body(record)
+        hub.begin(state, record.seq, now)
+        decided: list[AnyEvent] = []
+        for command in body.inputs:
+            if isinstance(command, TakeReports):
+                self._reports(command, now)
+            events, reply = hub.execute(state, command, now)
+            decided += events
+            if isinstance(command, Tick):
+                world.instants.append(now)
+                world.policies[command.policy.value] = world.policies.get(command.policy.value, 0) + 1
+            elif not isinstance(command, TakeReports):
+                world.given.append(Given(now, command, _tickets(command, reply), _hold(command, reply)))
+        difference = first_difference(record.seq, body.events, decided)
+        if difference is not None:
+            kinds = [
+                type(one).__name__ if one is not None else "nothing"
+                for one in (difference.recorded, difference.decided)
+            ]
+            why = f"event {difference.index} is {kinds[0]}, now it would be {kinds[1]}"
+            raise DecidedOtherwise(seq=record.seq, why=why)
+        world.recorded.take(now, decided)
+        world.records, world.last = world.records + 1, now
+
+    def _reports(self, command: TakeReports, now: int) -> None:
+        """Nodes are kept as they were reported; attempts give what is true of their jobs."""
+        nodes: list[Report] = []
+        lost: set[str] = set()
+        for report in command.reports:
+            if isinstance(report, (NodeSeen, NodeGone)):
+                nodes.append(report)
+                continue
+            job = self.state.jobs.get(report.job)
+            if job is None or job.attempt != report.attempt or job.state not in LIVE_JOB_STATES:
+                continue
+            key = (report.job, report.attempt)
+            if isinstance(report, AttemptStarted):
+                self.began.setdefault(key, now)
+                self.world.delays.setdefault(report.job, now - job.placed_at)
+            elif isinstance(report, AttemptEnded):
+                if report.outcome is Outcome.NODE_LOST:
+                    lost.update(node.name for node in self.state.running_on(job.placement))
+                elif report.outcome not in _CUT:
+                    # A job that was told to end but came to its own end first has told the truth, too.
+                    began = self.began.get(key, job.placed_at)
+                    truth = Truth(report, began - job.placed_at, max(now - began, report.run_ms * NS_PER_MS))
+                    self.world.truths.setdefault(report.job, []).append(truth)
+                self.began.pop(key, None)
+        if nodes:
+            self.world.given.append(Given(now, TakeReports(command.engine, tuple(nodes))))
+        if lost:
+            self.world.faults.append(Fault(now, frozenset(lost)))
+
+
+def _tickets(command: Command, reply: Reply) -> tuple[Ticket | None, ...]:
+    if not isinstance(command, Submit) or not isinstance(reply, Batch):
+        return ()
+    return tuple(part if isinstance(part, Ticket) else None for part in reply.parts)
+
+
+def _hold(command: Command, reply: Reply) -> int:
+    if isinstance(command, PlaceHold) and isinstance(reply, Done) and isinstance(reply.ref, int):
+        return reply.ref
+    return 0
+
+
+def jobs_of(events: Iterable[AnyEvent]) -> list[int]:
+    """The jobs that these events admitted."""
+    return [event.job for event in events if isinstance(event, e.JobAdmitted)]
