@@ -539,3 +539,46 @@ def test_a_large_payload_is_not_kept_beyond_its_jobs() -> None:
     world.do(c.ControlJobs(None, "cancel", (job,)))
     assert not world.state.specs
     assert not world.state.idle_specs
+
+
+@pytest.mark.parametrize(
+    ("ends", "final"),
+    [
+        (("succeeded", "succeeded"), "succeeded"),
+        (("cancelled", "cancelled"), "cancelled"),
+        (("succeeded", "cancelled"), "cancelled"),
+        (("failed", "cancelled"), "failed"),
+        (("timed_out", "timed_out"), "timed_out"),
+        (("failed", "succeeded"), "failed"),
+    ],
+)
+def test_an_array_ends_as_its_tasks_did(ends: tuple[str, ...], final: str) -> None:
+    world = World()
+    (array,) = world.submit(JobSpec("pair", Shape(500, 128)), array=Array((1, 2)))
+    (after,) = world.submit(JobSpec("after"), dependencies=(Dependency(When.NOT_OK, job=array),))
+    assert world.round() == [array + 1, array + 2]
+    for task, end in zip((array + 1, array + 2), ends, strict=True):
+        world.start(task)
+        if end == "cancelled":
+            world.do(c.ControlJobs(None, "cancel", (task,)))
+            world.end(task, outcome=Outcome.STOPPED)
+        else:
+            outcome = Outcome.TIMED_OUT if end == "timed_out" else Outcome.EXITED
+            world.end(task, outcome=outcome, exit_code=int(end == "failed"))
+    assert world.state.ended[array][0] == final
+    assert (after in world.state.jobs) == (final != "succeeded")
+
+
+def test_an_array_of_which_nothing_ran_is_skipped() -> None:
+    world = World()
+    (first,) = world.submit(JobSpec("first"))
+    (array,) = world.submit(
+        JobSpec("pair", Shape(500, 128)), array=Array((1, 2)), dependencies=(Dependency(When.OK, job=first),)
+    )
+    (never,) = world.submit(JobSpec("never"), dependencies=(Dependency(When.NOT_OK, job=array),))
+    (ever,) = world.submit(JobSpec("ever"), dependencies=(Dependency(When.ANY, job=array),))
+    assert world.round() == [first]
+    world.start(first)
+    world.end(first, exit_code=1)
+    assert [world.state.ended[number][0] for number in (array, never)] == ["skipped", "skipped"]
+    assert world.state.jobs[ever].state == "pending"

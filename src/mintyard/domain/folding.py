@@ -8,7 +8,7 @@ from typing import Any
 
 from mintyard.domain import events as e
 from mintyard.domain.errors import InvariantBroken
-from mintyard.domain.lifecycle import ACCOUNT, JOB, LIVE_JOB_STATES, NODE, TOKEN
+from mintyard.domain.lifecycle import ACCOUNT, JOB, LIVE_JOB_STATES, NODE, TOKEN, joint_end
 from mintyard.domain.limits import MAX_ENDED_JOBS_KEPT
 from mintyard.domain.state import ArrayJob, Job, Mandate, Node, Remembered, SpecEntry, State, Token
 
@@ -273,11 +273,11 @@ def forget_job(state: State, job: Job, final: str) -> None:
     if job.array_job:
         array = state.arrays[job.array_job]
         array.live -= 1
-        array.failed += final != "succeeded"
+        array.bad = joint_end(array.bad, final)
         if array.live == 0:
             state.drop_array(array)
             state.dependents.pop(array.id, None)
-            _remember_end(state, array.id, "failed" if array.failed else "succeeded", array.account)
+            _remember_end(state, array.id, array.bad or "succeeded", array.account)
     _remember_end(state, job.id, final, job.mandate.account.id)
     state.drop_spec(job.spec)
     state.drop_mandate(job.mandate)

@@ -158,3 +158,11 @@ NODE: Final = LifeCycle(
 ALL: Final = (ACCOUNT, TOKEN, GRANT, HOLD, JOB, NODE)
 LIVE_JOB_STATES: Final = frozenset({"starting", "running", "stopping"})
 """States in which an attempt may run and its resources are bound."""
+
+
+def joint_end(bad: str, final: str) -> str:
+    """How the tasks of an array ended that did not succeed, with one more that ended as `final`: "" while there are none, their
+    end when it is the same for all, else failed."""
+    if final == "succeeded":
+        return bad
+    return final if bad in ("", final) else "failed"

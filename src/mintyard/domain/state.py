@@ -192,14 +192,15 @@ class Job(msgspec.Struct, gc=False):
 
 
 class ArrayJob(msgspec.Struct, array_like=True, gc=False):
-    """A job array: how many of its tasks are live, how many hold resources now, and whether one has failed."""
+    """A job array: how many of its tasks are live, how many hold resources now, and how those ended that did not succeed."""
 
     id: int
     account: str
     throttle: int
     live: int
     active: int = 0
-    failed: int = 0
+    bad: str = ""
+    """Empty while all succeed, see `lifecycle.joint_end`."""
     size: int = 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Final
 
 import msgspec
@@ -28,7 +29,7 @@ from mintyard.app.read_model.views import (
 )
 from mintyard.domain.errors import InvalidRequest, NotFound
 from mintyard.domain.ids import is_within
-from mintyard.domain.lifecycle import JOB, LIVE_JOB_STATES
+from mintyard.domain.lifecycle import JOB, LIVE_JOB_STATES, joint_end
 from mintyard.domain.limits import MAX_ARRAY_TASKS
 
 _NAME: Final = re.compile(r"(0|[1-9][0-9]{0,18})(?:_([0-9]{1,10}))?")
@@ -227,7 +228,7 @@ def _array_view(connection: Connection, array: ArrayRow, content: str) -> ArrayV
     if ended < states.total():
         state, ended_at = "running" if any(states[s] for s in LIVE_JOB_STATES) else "pending", 0
     else:
-        state = "succeeded" if states["succeeded"] == ended else "failed"
+        state = reduce(joint_end, (final for final, count in states.items() if count), "") or "succeeded"
     return ArrayView(
         array.id,
         array.account,

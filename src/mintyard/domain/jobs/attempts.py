@@ -27,7 +27,7 @@ from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, AttemptUs
 from mintyard.domain.ledger.book import rows
 from mintyard.domain.ledger.charging import Draft, Settlement, settle
 from mintyard.domain.ledger.prices import RESOURCES, Bill, bill
-from mintyard.domain.lifecycle import JOB, LIVE_JOB_STATES
+from mintyard.domain.lifecycle import JOB, LIVE_JOB_STATES, joint_end
 from mintyard.domain.limits import MAX_RETRIES
 from mintyard.domain.state import Job, State
 from mintyard.domain.units import NS_PER_MS, Unit
@@ -248,7 +248,7 @@ def end_dependents(state: State, job: Job, final: str, now: int, out: list[AnyEv
         return
     met: dict[int, int] = {}
     finished: dict[int, int] = {}
-    failed: set[int] = set()
+    bad: dict[int, str] = {}
     gone: set[int] = {job.id}
     ends = [(job.id, job.array_job, final)]
     while ends:
@@ -256,12 +256,9 @@ def end_dependents(state: State, job: Job, final: str, now: int, out: list[AnyEv
         never = meet_dependents(state, number, outcome, out, met, gone)
         if array:
             finished[array] = finished.get(array, 0) + 1
-            if outcome != "succeeded":
-                failed.add(array)
+            bad[array] = joint_end(bad.get(array, state.arrays[array].bad), outcome)
             if finished[array] == state.arrays[array].live:
-                bad = array in failed or state.arrays[array].failed
-                final_of_all = "failed" if bad else "succeeded"
-                never += meet_dependents(state, array, final_of_all, out, met, gone)
+                never += meet_dependents(state, array, bad[array] or "succeeded", out, met, gone)
         for skipped in never:
             dependent = state.jobs[skipped]
             if skipped not in gone and dependent.state in ("blocked", "held"):
