@@ -10,7 +10,12 @@ from pathlib import Path
 
 from bench.report import machine
 
-BENCHMARKS = {"B3": "bench.throughput.b3", "B4": "bench.pending", "scale": "bench.scale"}
+BENCHMARKS = {
+    "B1": "bench.placement.b1",
+    "B3": "bench.throughput.b3",
+    "B4": "bench.pending",
+    "scale": "bench.scale",
+}
 """Where each benchmark's `run(arguments)` is."""
 
 

@@ -47,7 +47,7 @@ class Policy(StrEnum):
     STRANDED = "stranded"
     """Least increase of GPU that can't be used for lack of CPU, then least GPU left. Fast default."""
     BEST_FIT = "best_fit"
-    """Least left of CPU, memory and GPU, each against the largest node."""
+    """Least left of CPU and GPU, each against the largest node: the form whose figures FGD's authors publish, without memory."""
     LEAST_LOADED = "least_loaded"
     """0.6 x free CPU + 0.4 x free memory (S7): spreads; for services, the worst packer."""
     LEAST_LOADED_NETWORK = "least_loaded_network"
@@ -78,7 +78,7 @@ def set_weights(policy: Policy, requests: NDArray[np.int64], table: NDArray[np.i
     columns = (WEIGHT_CPU, WEIGHT_MEMORY, WEIGHT_GPU)
     if policy is Policy.BEST_FIT:
         for column, most in zip(columns, largest, strict=True):
-            requests[:, column] = _SCALE // most
+            requests[:, column] = 0 if column == WEIGHT_MEMORY else _SCALE // most
     elif policy is Policy.DOT_PRODUCT:
         asked = (
             requests[:, NEED_CPU],
