@@ -1,7 +1,8 @@
 """B1: placement quality on openb: the fill protocol through the production round, ours (the default policy) beside FGD.
 
 `fill.MIX` is the default policy, `fill_fgd.MIX` our own FGD, in percent of all GPU milli, mean of seeds 42 to 51; the published
-figures (FGD, USENIX ATC'23) stand beside them. `--quick`: five mixes on three seeds, FGD on one. The churn protocol is not here yet.
+figures (FGD, USENIX ATC'23) stand beside them. `--quick`: five mixes on three seeds, FGD on one.
+The churn protocol is not here yet.
 """
 
 from __future__ import annotations
