@@ -10,7 +10,12 @@ from pathlib import Path
 
 from bench.report import machine
 
-BENCHMARKS = {"B3": "bench.throughput.b3", "B4": "bench.pending", "scale": "bench.scale"}
+BENCHMARKS = {
+    "B3": "bench.throughput.b3",
+    "B4": "bench.pending",
+    "B5": "bench.backfill.b5",
+    "scale": "bench.scale",
+}
 """Where each benchmark's `run(arguments)` is."""
 
 
