@@ -19,6 +19,8 @@ from bench.backfill.replay import KTH, LUBLIN, Estimates, Log, Schedule, read_lo
 from bench.report import finish, table
 from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.round import Rules
+from mintyard.domain.scheduling.scoring import Policy
+from mintyard.domain.scheduling_round import rules_of
 
 TAU_S = 10
 NEVER_MS = 1 << 50
@@ -32,7 +34,7 @@ RATIO = Rules(
     order=Order.RESPONSE_RATIO,
     shortest_first=True,
 )
-HUB = Rules(backfill=Backfill.EASY, order=Order.RESPONSE_RATIO)
+HUB = rules_of(4_096, Policy.STRANDED, Backfill.EASY, Order.RESPONSE_RATIO)
 """What a hub does with `backfill=easy` and `order=response_ratio`."""
 CONSERVATIVE = Rules(backfill=Backfill.CONSERVATIVE)
 

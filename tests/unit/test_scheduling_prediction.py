@@ -128,9 +128,8 @@ def test_kinds_follow_history_and_forget_what_nobody_waits_for() -> None:
     history.note(kind(user="u3", limit=4_000), 4_000)
     expected = [history.predict(kind(user=f"u{spec}", limit=1_000 * (spec + 1))) for spec in range(20)]
     assert kinds.predicted_ms(history)[numbers].tolist() == expected
-    assert kinds.sweep(np.array(numbers[:3]), most=100) is None
-    assert kinds.sweep(np.array(numbers), most=10) is None
-    moved = kinds.sweep(np.array([numbers[7], numbers[3]]), most=10)
+    assert kinds.sweep(np.array(numbers)) is None
+    moved = kinds.sweep(np.array([numbers[7], numbers[3], numbers[7]]))
     assert moved is not None
     assert len(kinds) == 3
     assert kinds.find(0, 7) == moved[numbers[7]] == 2

@@ -19,8 +19,8 @@ from mintyard.domain.scheduling import explain as scheduling
 from mintyard.domain.scheduling.backfill import PlannedStart
 from mintyard.domain.scheduling.choices import Order
 from mintyard.domain.scheduling.reasons import Reason
-from mintyard.domain.scheduling.round import Rules, plan_round
-from mintyard.domain.scheduling_round import remaining_starts, tenant_usage, times
+from mintyard.domain.scheduling.round import plan_round
+from mintyard.domain.scheduling_round import remaining_starts, rules_of, tenant_usage, times
 from mintyard.domain.state import ArrayJob, Job, State
 
 DEFAULT_ROUND: Final = Tick()
@@ -114,7 +114,7 @@ def _explain_pending(state: State, job: Job, now: int, round_: Tick) -> Explanat
     """By the production round, planned on the state as it is."""
     usage, remaining = tenant_usage(state), remaining_starts(state)
     known = times(state)
-    rules = Rules(round_.policy, round_.limit, backfill=round_.backfill, order=round_.order)
+    rules = rules_of(round_.limit, round_.policy, round_.backfill, round_.order)
     plan = plan_round(state.cluster, state.queue, state.shapes, usage, now, rules, remaining, known)
     group = state.group_of.get(job.array_job)
     found = scheduling.explain_job(

@@ -27,6 +27,7 @@ from mintyard.app.traces import open_trace, sample_trace
 from mintyard.app.warmup import warm_up
 from mintyard.domain.commands import Tick
 from mintyard.domain.errors import Exit, InvalidRequest, InvariantBroken, MintyardError
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.snapshot import state_hash
 from mintyard.domain.units import Unit, format_amount, parse_amount
@@ -48,6 +49,8 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     nodes: str = ""
     policy: Policy = DEFAULT_POLICY
+    backfill: Backfill = Backfill.NODES
+    order: Order = Order.AGEING
     rules: Rules = Rules()
     balance: str = ""
     journal: str = ""
@@ -126,7 +129,15 @@ def _drive(
     wall, cpu = time.perf_counter(), time.process_time()
     hub = ReplayHub(journal)
     _set_up(hub, workload, balance)
-    run = Run(hub, workload, options.policy, options.rules.fill, progress)
+    run = Run(
+        hub,
+        workload,
+        options.policy,
+        options.rules.fill,
+        progress,
+        backfill=options.backfill,
+        order=options.order,
+    )
     run.go()
     hub.state.ledger.check()
     cost = sum(tally.cost for tally in run.measures.tenants.values())
@@ -271,6 +282,8 @@ def _options(arguments: argparse.Namespace) -> ReplayOptions:
         file=arguments.file,
         nodes=arguments.nodes,
         policy=Policy(arguments.policy) if arguments.policy else DEFAULT_POLICY,
+        backfill=Backfill(arguments.backfill),
+        order=Order(arguments.order),
         rules=Rules(
             arguments.limit,
             arguments.load,
@@ -315,6 +328,18 @@ def _parser() -> argparse.ArgumentParser:
         choices=[policy.value for policy in Policy],
         default="",
         help=f"how nodes are chosen (default {DEFAULT_POLICY.value}); with --journal: what would have been under it",
+    )
+    add(
+        "--backfill",
+        choices=[backfill.value for backfill in Backfill],
+        default=Backfill.NODES.value,
+        help="how jobs that don't fit reserve (default %(default)s)",
+    )
+    add(
+        "--order",
+        choices=[order.value for order in Order],
+        default=Order.AGEING.value,
+        help="by which scale priorities age (default %(default)s)",
     )
     add("--limit", type=int, default=0, metavar="N", help="the first N jobs only")
     add("--seed", type=int, default=rules.seed, help="of what is drawn at random (default %(default)s)")

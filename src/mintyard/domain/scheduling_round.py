@@ -43,11 +43,17 @@ def remaining_starts(state: State) -> list[int]:
 
 def times(state: State) -> Times:
     """What the round may know of time; kinds of jobs that nobody waits with are forgotten."""
-    queue = state.queue
-    renumbered = state.kinds.sweep(queue.column("kinds")[: queue.count])
-    if renumbered is not None:
-        queue.renumber(renumbered)
+    if len(state.kinds) > state.kinds.sweep_from:
+        renumbered = state.kinds.sweep(state.queue.kinds())
+        if renumbered is not None:
+            state.queue.renumber(renumbered)
     return Times(state.running.rows, state.kinds, state.history)
+
+
+def rules_of(limit: int, policy: Policy, backfill: Backfill, order: Order) -> Rules:
+    """The rules of a tick: whoever orders by predicted run times also fills gaps with the shortest first."""
+    by_ratio = order is Order.RESPONSE_RATIO
+    return Rules(policy, limit, backfill=backfill, order=order, shortest_first=by_ratio)
 
 
 def place_pending(
@@ -62,7 +68,7 @@ def place_pending(
     """One round of at most `limit` starts, nodes chosen by `policy`; how many jobs were placed."""
     if not len(state.queue) or not len(state.cluster):
         return 0
-    rules = Rules(policy=policy, limit=limit, backfill=backfill, order=order)
+    rules = rules_of(limit, policy, backfill, order)
     plan = plan_round(
         state.cluster,
         state.queue,

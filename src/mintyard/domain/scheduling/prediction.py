@@ -33,6 +33,8 @@ Template = tuple[int | str, ...]
 MAX_TEMPLATES: Final = 65_536
 """Templates remembered; the quarter that was used the longest ago goes when there are more."""
 MAX_PENDING: Final = 4_096
+MAX_KINDS: Final = 4_096
+"""Fewer kinds of waiting jobs are never worth forgetting."""
 MIN_SCALE_MS: Final = 10_000
 """A job counts as at least this long (the threshold of bounded slowdown) ..."""
 MAX_SCALE_MS: Final = 86_400_000
@@ -203,6 +205,8 @@ class JobKinds:
         self._keys: list[tuple[int, int]] = [(-1, -1)]
         self._limits = np.full(1, MAX_TIME_LIMIT_MS, np.int64)
         self._classes = np.full(1, -1, np.int64)
+        self.sweep_from = MAX_KINDS
+        """With more kinds than this it is worth looking for those that nobody waits with."""
         self._rows = np.zeros((0, TEMPLATES), np.int64)
         self._layout: int = -1
         self._predicted = np.zeros(0, np.int64)
@@ -257,11 +261,10 @@ class JobKinds:
         scale = np.clip(self.predicted_ms(history), MIN_SCALE_MS, MAX_SCALE_MS)
         return -(-(1 << INVERSE_BITS) // scale), scale * MAX_WAIT_SCALES
 
-    def sweep(self, in_use: NDArray[np.integer[Any]], most: int = 4_096) -> NDArray[np.int32] | None:
-        """When there are more kinds than `most` and twice those `in_use`: forget the others; old to new number, else None."""
-        if len(self._found) <= most:
-            return None
+    def sweep(self, in_use: NDArray[np.integer[Any]]) -> NDArray[np.int32] | None:
+        """When there are more than twice the kinds `in_use`: forget the others; old to new number, else None."""
         used = np.union1d(np.zeros(1, np.int64), in_use)
+        self.sweep_from = max(MAX_KINDS, 2 * len(used))
         if len(self._found) <= 2 * len(used):
             return None
         renumbered = np.zeros(len(self._found), np.int32)

@@ -405,6 +405,11 @@ class PendingQueue:
             views["kinds"][slot],
         )
 
+    def kinds(self) -> NDArray[np.int32]:
+        """Kinds of the jobs that wait, with repeats."""
+        flags = self._arrays["flags"][: self.count]
+        return self._arrays["kinds"][: self.count][flags & kernel.PRESENT != 0]
+
     def renumber(self, kinds: NDArray[np.int32]) -> None:
         """Give every slot the number that `kinds` has for its kind."""
         column = self._arrays["kinds"][: self.count]
