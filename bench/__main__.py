@@ -14,6 +14,7 @@ BENCHMARKS = {
     "B1": "bench.placement.b1",
     "B3": "bench.throughput.b3",
     "B4": "bench.pending",
+    "B5": "bench.backfill.b5",
     "scale": "bench.scale",
 }
 """Where each benchmark's `run(arguments)` is."""

@@ -28,7 +28,9 @@ class Discipline(Protocol):
 
     def add(self, state: State, job: Job) -> None: ...
 
-    def place_pending(self, state: State, now: int, limit: int, policy: Any, out: list[AnyEvent]) -> int: ...
+    def place_pending(
+        self, state: State, now: int, limit: int, policy: Any, out: list[AnyEvent], *_: Any
+    ) -> int: ...
 
 
 class RoundRobin:
@@ -54,7 +56,9 @@ class RoundRobin:
             line = self.waiting[node] = deque()
         line.append(job)
 
-    def place_pending(self, state: State, now: int, limit: int, policy: Any, out: list[AnyEvent]) -> int:
+    def place_pending(
+        self, state: State, now: int, limit: int, policy: Any, out: list[AnyEvent], *_: Any
+    ) -> int:
         table = state.cluster.table.copy()
         placed = 0
         for node in list(self.waiting):
@@ -82,7 +86,9 @@ class PriorityQueue:
     def add(self, state: State, job: Job) -> None:
         heapq.heappush(self.heap, (-job.spec.content.priority, job.id, job))
 
-    def place_pending(self, state: State, now: int, limit: int, policy: Any, out: list[AnyEvent]) -> int:
+    def place_pending(
+        self, state: State, now: int, limit: int, policy: Any, out: list[AnyEvent], *_: Any
+    ) -> int:
         table, count = state.cluster.table.copy(), state.cluster.count
         placed = 0
         while self.heap and placed < limit:

@@ -27,6 +27,7 @@ from mintyard.domain.jobs.reports import AttemptStarted
 from mintyard.domain.jobs.spec import Array, Dependency, JobRequest, JobSpec, Shape, When
 from mintyard.domain.ledger.book import LEDGER_ACCOUNTS
 from mintyard.domain.replies import Batch, Refusal, Ticket
+from mintyard.domain.scheduling.choices import Backfill
 from mintyard.domain.tokens.authority import Authority, Block, Scope
 from mintyard.domain.units import NS_PER_MS, SCALE, Unit
 
@@ -89,6 +90,26 @@ def test_a_job_waits_for_gpus_until_the_running_ones_end() -> None:
     running = explained(planner, 2)
     assert (running.state, running.starts_at) == ("starting", placed_at)
     assert "on n0." in running.details[0]
+
+
+def test_a_reserved_start_and_who_stands_behind_it_are_explained() -> None:
+    run = Run()
+    run.found()
+    easy = c.Tick(backfill=Backfill.EASY)
+    planner = open_planner(run.store, clock=lambda: run.now, round_=easy)
+    submit(run, "acme/text", JobRequest(spec(gpus=2), array=Array(tuple(range(4)))))
+    run.tick(easy)
+    placed_at = run.now
+    (wide,) = submit(run, "acme/text", JobRequest(spec(gpus=4, members=4)))
+    (long,) = submit(
+        run, "acme/text", JobRequest(JobSpec("long", spec(gpus=2).shape, time_limit_ms=2 * HOUR_MS))
+    )
+    run.tick(easy)
+    first = explained(planner, wide.job, "acme")
+    assert first.starts_at == placed_at + HOUR_MS * NS_PER_MS
+    assert any("It has a start reserved at" in line and "n0, n1, n2, n3" in line for line in first.details)
+    behind = explained(planner, long.job, "acme")
+    assert (behind.state, behind.reason) == ("pending", "reserved_for_higher_priority")
 
 
 def test_held_blocked_and_later_jobs_say_why() -> None:

@@ -12,7 +12,7 @@ from tests.unit.core_world import usd
 from mintyard.app.journal import stream
 from mintyard.app.journal_store import open_store
 from mintyard.app.replay_comparison import Replayed, compare, plot, tables
-from mintyard.app.replay_otherwise import Otherwise
+from mintyard.app.replay_otherwise import Change, Otherwise
 from mintyard.app.replay_world import read_world
 from mintyard.app.trace_replay import ReplayOptions, main, replay
 from mintyard.app.trace_replay_hub import Journal, ReplayHub
@@ -21,6 +21,7 @@ from mintyard.domain import commands as c
 from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, NodeSeen, Outcome, Report
 from mintyard.domain.jobs.spec import Array, Dependency, JobRequest, JobSpec, Shape, When
 from mintyard.domain.replies import Batch, Ticket
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.tokens.authority import Authority
 from mintyard.domain.units import NS_PER_S, Unit
@@ -77,7 +78,7 @@ class Recorded:
 
     def under(self, policy: Policy) -> Replayed:
         self.journal.flush()
-        return compare(stream(self.store), policy)
+        return compare(stream(self.store), Change(policy))
 
 
 @pytest.fixture
@@ -112,13 +113,15 @@ def test_a_loaded_trace_under_its_own_policy_is_what_was_recorded(tmp_path: Path
     report = replay(options)
     assert report.wait_ms.mean > 60_000
     store = open_store(f"sqlite:///{tmp_path}/hub/journal/journal.db")
-    found = compare(stream(store), Policy.STRANDED)
+    found = compare(stream(store), Change())
     before, now = times(found)
     assert before == now
     assert found.comparison.unchanged == 120
     assert found.comparison.recorded == found.comparison.otherwise
     assert found.comparison.recorded.wait_ms == report.wait_ms
-    other = compare(stream(store), Policy.LEAST_LOADED).comparison
+    other = compare(
+        stream(store), Change(Policy.LEAST_LOADED, Backfill.EASY, Order.RESPONSE_RATIO)
+    ).comparison
     assert other.otherwise.succeeded == other.recorded.succeeded == 120
     assert other.otherwise.cost == other.recorded.cost
     store.close()
@@ -130,8 +133,8 @@ def test_the_world_of_a_simulation_can_be_run_again(seed: int) -> None:
     simulation = Simulation(seed, faulty_store)
     simulation.run(400, 2)
     world = read_world(stream(simulation.journal))
-    for policy in (Policy.STRANDED, Policy.LEAST_LOADED):
-        run = Otherwise(world, policy)
+    for change in (Change(), Change(Policy.LEAST_LOADED, Backfill.CONSERVATIVE)):
+        run = Otherwise(world, change)
         measures = run.go()
         run.state.ledger.check()
         assert len(run.numbers) >= len(world.recorded.jobs) * 9 // 10
@@ -198,7 +201,7 @@ def test_requests_about_jobs_find_them_under_their_new_numbers() -> None:
         for one in world.given
     ]
     world.given = poorer
-    run = Otherwise(world, Policy.STRANDED)
+    run = Otherwise(world)
     measures = run.go()
     run.state.ledger.check()
     assert first not in run.numbers
@@ -259,7 +262,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     drawn = tmp_path / "both.svg"
     assert main(["--journal", str(hub), "--policy", "fgd", "-o", "json", "--plot", str(drawn)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["policy"] == "fgd"
+    assert told["rules"] == "fgd / nodes / ageing"
     assert told["otherwise"]["jobs"] == 30
     assert drawn.read_text().startswith("<svg")
     assert main(["--journal", str(hub), "--policy", "fgd"]) == 0

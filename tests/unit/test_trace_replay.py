@@ -31,6 +31,7 @@ from mintyard.domain.errors import (
     NotFound,
     TraceMalformed,
 )
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.snapshot import state_hash
 
@@ -192,6 +193,13 @@ def test_every_policy(trace: ReplayOptions, policy: Policy) -> None:
 
 
 # --- journal ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backfill", list(Backfill))
+@pytest.mark.parametrize("order", list(Order))
+def test_every_rule_of_time(trace: ReplayOptions, backfill: Backfill, order: Order) -> None:
+    report = replay(ReplayOptions(file=trace.file, nodes=trace.nodes, backfill=backfill, order=order))
+    assert (report.done, report.cost) == (3, "20.504166665")
 
 
 @pytest.mark.parametrize("policy", [Policy.STRANDED, Policy.LEAST_LOADED])

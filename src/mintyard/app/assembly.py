@@ -27,6 +27,7 @@ from mintyard.app.signing import SigningKeys
 from mintyard.app.sockets import WRITER_SOCKET, socket_path
 from mintyard.app.writer import Writer, WriterSettings
 from mintyard.domain.errors import MintyardError, Refused
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.ports.engine import Engine
 from mintyard.ports.store import Store
 from mintyard.telemetry.metrics import WriterMetrics
@@ -58,7 +59,11 @@ class LeaderSide:
             Leader(store or (lambda: open_store(config.store_url)), lease_holder(config), config.lease_ms),
             settings
             or WriterSettings(
-                tick_ms=config.tick_ms, round_limit=config.round_limit, max_inflight=config.max_inflight
+                tick_ms=config.tick_ms,
+                round_limit=config.round_limit,
+                backfill=Backfill(config.backfill),
+                order=Order(config.order),
+                max_inflight=config.max_inflight,
             ),
             outbox=self.dispatch,
             observer=self.metrics,

@@ -80,6 +80,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Ticks under load are at least this far apart."""
     round_limit: Annotated[int, Meta(ge=1, le=100_000)] = 1_024
     """Starts planned in one round."""
+    backfill: Literal["nodes", "easy", "conservative"] = "easy"
+    """How jobs that don't fit are kept from waiting for ever: whole nodes after a minute, or starts reserved by time limits."""
+    order: Literal["ageing", "response_ratio"] = "ageing"
+    """Whether priorities age by one scale for all, or each by its predicted run time, which favours short jobs."""
     max_inflight: Annotated[int, Meta(ge=1, le=MAX_INFLIGHT_COMMANDS)] = MAX_INFLIGHT_COMMANDS
     """Commands taken and not answered, beyond which the hub is overloaded."""
     stop_s: Annotated[float, Meta(ge=0.0, le=3_600.0)] = 30.0

@@ -25,6 +25,7 @@ from mintyard.domain.events import AnyEvent
 from mintyard.domain.jobs.bulk import submits
 from mintyard.domain.limits import MAX_COMMANDS_PER_TICK, MAX_RECORD_BYTES
 from mintyard.domain.replies import Refusal
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.state import State
 from mintyard.ports.store import Record
 
@@ -87,6 +88,9 @@ class Decisions:
         head: Record | None,
         round_limit: int = DEFAULT_ROUND_LIMIT,
         timer: Callable[[], float] = lambda: 0.0,
+        *,
+        backfill: Backfill = Backfill.NODES,
+        order: Order = Order.AGEING,
     ) -> None:
         self.state = state
         self.head = head
@@ -100,6 +104,7 @@ class Decisions:
         self.kinds: list[type] = []
         """Type of each command of the last tick, in the order of its replies."""
         self._round_limit = round_limit
+        self._backfill, self._order = backfill, order
         self._effects = EffectPlanner()
         self._replies: list[tuple[Sink, Any, Any]] = []
 
@@ -199,7 +204,7 @@ class Decisions:
         """Plan a round; whether another one should follow at once."""
         self.planned = True
         began = self._timer()
-        round_ = Tick(self._round_limit)
+        round_ = Tick(self._round_limit, backfill=self._backfill, order=self._order)
         made, reply = hub.execute(self.state, round_, now, at_once=True)
         if made:
             inputs.append(round_)

@@ -20,7 +20,7 @@ from mintyard.app.instance import sole_instance
 from mintyard.app.journal_store import open_store
 from mintyard.app.link import Notice
 from mintyard.app.local_link import LocalLink
-from mintyard.app.planner import open_planner
+from mintyard.app.planner import open_planner, round_of
 from mintyard.app.projector import open_projector
 from mintyard.app.read_model.database import ReadModel, open_read_model
 from mintyard.app.signing import SigningKeys
@@ -126,7 +126,7 @@ class EmbeddedHub:
         tailer = Tailer(store, open_projector(store, self.read_model))
         planner_store = self._open_store()
         self._stack.callback(planner_store.close)
-        self.planner = planner = open_planner(planner_store)
+        self.planner = planner = open_planner(planner_store, round_=round_of(self.config))
         for name, follow in (("projector", tailer.run), ("planner", planner.run)):
             thread = threading.Thread(target=follow, args=(self._stop,), name=f"mintyard-{name}", daemon=True)
             thread.start()

@@ -16,11 +16,14 @@ from mintyard.domain.ids import is_within
 from mintyard.domain.ledger.charging import iso_time
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.scheduling import explain as scheduling
+from mintyard.domain.scheduling.backfill import PlannedStart
+from mintyard.domain.scheduling.choices import Order
 from mintyard.domain.scheduling.reasons import Reason
-from mintyard.domain.scheduling.round import Rules, plan_round
-from mintyard.domain.scheduling_round import remaining_starts, tenant_usage
+from mintyard.domain.scheduling.round import plan_round
+from mintyard.domain.scheduling_round import remaining_starts, rules_of, tenant_usage, times
 from mintyard.domain.state import ArrayJob, Job, State
 
+DEFAULT_ROUND: Final = Tick()
 _LISTED: Final = 10
 """Of a long list, such as the jobs that one waits for, so many are named."""
 _UNITS: Final = {
@@ -32,27 +35,29 @@ _UNITS: Final = {
 }
 
 
-def explain_number(state: State, number: int, within: str, now: int) -> Explanation:
+def explain_number(
+    state: State, number: int, within: str, now: int, round_: Tick = DEFAULT_ROUND
+) -> Explanation:
     """A live job, an array (by the first of its tasks that waits), or one that ended lately. `NotFound` for any other, and
-    for every job outside the subtree of `within`."""
+    for every job outside the subtree of `within`. `round_` is how the writer plans."""
     job = state.jobs.get(number)
     if job is not None and is_within(job.mandate.account.id, within):
-        return _explain(state, job, now)
+        return _explain(state, job, now, round_)
     array = state.arrays.get(number)
     if array is not None and is_within(array.account, within):
-        return _explain_array(state, array, now)
+        return _explain_array(state, array, now, round_)
     ended = state.ended.get(number)
     if job is None and array is None and ended is not None and is_within(ended[1], within):
         return Explanation(number, ended[0], ended[0], (f"The job is over: {ended[0]}.",), seq=state.seq)
     raise NotFound(what="live job", name=str(number))
 
 
-def _explain_array(state: State, array: ArrayJob, now: int) -> Explanation:
+def _explain_array(state: State, array: ArrayJob, now: int, round_: Tick) -> Explanation:
     tasks = [
         state.jobs[task] for task in range(array.id + 1, array.id + 1 + array.size) if task in state.jobs
     ]
     waiting = [job for job in tasks if job.state not in LIVE_JOB_STATES]
-    shown = _explain(state, (waiting or tasks)[0], now)
+    shown = _explain(state, (waiting or tasks)[0], now, round_)
     first = f"{len(tasks)} of {array.size} tasks are live, {len(tasks) - len(waiting)} of them have started."
     about = f"The following is about task {shown.job}."
     return Explanation(
@@ -67,7 +72,7 @@ def _explain_array(state: State, array: ArrayJob, now: int) -> Explanation:
     )
 
 
-def _explain(state: State, job: Job, now: int) -> Explanation:
+def _explain(state: State, job: Job, now: int, round_: Tick) -> Explanation:
     if job.state in LIVE_JOB_STATES:
         return _explain_live(state, job)
     if job.state == "held":
@@ -78,7 +83,7 @@ def _explain(state: State, job: Job, now: int) -> Explanation:
     if job.state == "blocked":
         details = (f"It waits for {job.waiting} of its dependencies.", *_sources(state, job))
         return Explanation(job.id, job.state, Reason.DEPENDENCY.value, details, seq=state.seq)
-    return _explain_pending(state, job, now)
+    return _explain_pending(state, job, now, round_)
 
 
 def _explain_live(state: State, job: Job) -> Explanation:
@@ -105,11 +110,12 @@ def _sources(state: State, job: Job) -> Iterator[str]:
                 yield f"Job {source} ({live.state if live else 'array'}): {when}."
 
 
-def _explain_pending(state: State, job: Job, now: int) -> Explanation:
+def _explain_pending(state: State, job: Job, now: int, round_: Tick) -> Explanation:
     """By the production round, planned on the state as it is."""
     usage, remaining = tenant_usage(state), remaining_starts(state)
-    rules = Rules(limit=Tick().limit)
-    plan = plan_round(state.cluster, state.queue, state.shapes, usage, now, rules, remaining)
+    known = times(state)
+    rules = rules_of(round_.limit, round_.policy, round_.backfill, round_.order)
+    plan = plan_round(state.cluster, state.queue, state.shapes, usage, now, rules, remaining, known)
     group = state.group_of.get(job.array_job)
     found = scheduling.explain_job(
         state.cluster,
@@ -121,8 +127,10 @@ def _explain_pending(state: State, job: Job, now: int) -> Explanation:
         remaining_starts=remaining[group] if group is not None else None,
         releases=releases(state),
         plan=plan,
+        scales=known.kinds.scales(known.history) if rules.order is Order.RESPONSE_RATIO else None,
     )
-    details = tuple(_details(state, job, found, now))
+    promised = next((start for start in plan.starts if start.job == job.id), None)
+    details = tuple(_details(state, job, found, now, promised))
     if any(number == job.id for number, _ in plan.placements):
         details = ("The next round starts it.", *details)
     changes = tuple(
@@ -136,7 +144,9 @@ def _explain_pending(state: State, job: Job, now: int) -> Explanation:
     )
 
 
-def _details(state: State, job: Job, found: scheduling.JobExplanation, now: int) -> Iterator[str]:
+def _details(
+    state: State, job: Job, found: scheduling.JobExplanation, now: int, promised: PlannedStart | None
+) -> Iterator[str]:
     request, failures = found.request, found.request.failures
     yield f"{found.ahead} ready jobs come before it."
     if found.reason is Reason.BEGIN_TIME:
@@ -161,5 +171,10 @@ def _details(state: State, job: Job, found: scheduling.JobExplanation, now: int)
     ):
         if count:
             yield f"{count} of {request.nodes} nodes {what}."
-    if found.earliest is not None and found.earliest > now:
+    if promised is not None:
+        nodes = ", ".join(
+            dict.fromkeys(state.cluster.name_of(node) for node, _ in promised.placement[:_LISTED])
+        )
+        yield f"It has a start reserved at {iso_time(promised.at)} at the latest, on {nodes}; nothing behind it delays that."
+    elif found.earliest is not None and found.earliest > now:
         yield f"By the time limits of what runs it fits at {iso_time(found.earliest)} at the latest."

@@ -14,13 +14,16 @@ from typing import Final
 
 import structlog
 
-from mintyard.app.explaining import explain_number
+from mintyard.app.config import Config
+from mintyard.app.explaining import DEFAULT_ROUND, explain_number
 from mintyard.app.questions import Counts, CountState, ExplainJob, Finding, Question, QuoteJobs
 from mintyard.app.quoting import quote_jobs
 from mintyard.app.replica import Replica
 from mintyard.app.tailer import Tailer
+from mintyard.domain.commands import Tick
 from mintyard.domain.errors import InvalidRequest, InvariantBroken, NotCaughtUp, Unavailable
 from mintyard.domain.ledger.book import LEDGER_ACCOUNTS
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.state import State
 from mintyard.ports.store import Store
 
@@ -40,10 +43,12 @@ class Planner:
         *,
         clock: Callable[[], int] = time.time_ns,
         wait_ms: int = DEFAULT_WAIT_MS,
+        round_: Tick = DEFAULT_ROUND,
     ) -> None:
         self._store = store
         self._clock = clock
         self._wait_ms = wait_ms
+        self._round = round_
         self._moved = threading.Condition()
         self._replica = Replica()
         self._tailer = Tailer(store, self._replica)
@@ -103,7 +108,7 @@ class Planner:
             now = max(self._clock(), state.now)
             match question:
                 case ExplainJob():
-                    return explain_number(state, question.job, question.within, now)
+                    return explain_number(state, question.job, question.within, now, self._round)
                 case QuoteJobs():
                     return quote_jobs(state, question.authority, question.jobs, now)
                 case CountState():
@@ -116,12 +121,21 @@ class Planner:
 
 
 def open_planner(
-    store: Store, *, clock: Callable[[], int] = time.time_ns, wait_ms: int = DEFAULT_WAIT_MS
+    store: Store,
+    *,
+    clock: Callable[[], int] = time.time_ns,
+    wait_ms: int = DEFAULT_WAIT_MS,
+    round_: Tick = DEFAULT_ROUND,
 ) -> Planner:
-    """A planner with the newest snapshot loaded; `run` or `catch_up` brings it up to date."""
-    planner = Planner(store, clock=clock, wait_ms=wait_ms)
+    """A planner with the newest snapshot loaded; `run` or `catch_up` brings it up to date. `round_` is how the writer plans."""
+    planner = Planner(store, clock=clock, wait_ms=wait_ms, round_=round_)
     planner.start()
     return planner
+
+
+def round_of(config: Config) -> Tick:
+    """How a writer with this configuration plans."""
+    return Tick(config.round_limit, backfill=Backfill(config.backfill), order=Order(config.order))
 
 
 def count_state(state: State) -> Counts:

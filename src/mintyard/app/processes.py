@@ -110,12 +110,14 @@ def run_projection(config: Config) -> None:
 def run_planner(config: Config) -> None:
     """Follow the journal in memory and answer questions about it until told to stop."""
     from mintyard.app.channel_server import ChannelServer
-    from mintyard.app.planner import open_planner
+    from mintyard.app.planner import open_planner, round_of
     from mintyard.app.warmup import warm_up
 
     stop = _stop_event()
     store = _patiently(lambda: open_store(config.store_url), stop)
-    planner = _patiently(lambda: open_planner(store), stop) if store is not None else None
+    planner = (
+        _patiently(lambda: open_planner(store, round_=round_of(config)), stop) if store is not None else None
+    )
     if store is None or planner is None:
         return
     warm_up()

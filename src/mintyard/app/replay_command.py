@@ -14,10 +14,10 @@ import msgspec
 from mintyard.app import replay_comparison as comparison
 from mintyard.app.journal import stream
 from mintyard.app.journal_store import open_store
-from mintyard.app.replay_world import read_world
+from mintyard.app.replay_otherwise import Change
+from mintyard.app.replay_world import read_world, text_of
 from mintyard.app.warmup import warm_up
 from mintyard.domain.errors import Exit, InvalidRequest, NotFound
-from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.snapshot import state_hash
 from mintyard.ports.store import Store
 
@@ -31,7 +31,7 @@ class Alike(msgspec.Struct, frozen=True):
     records: int
     jobs: int
     state_hash: str
-    policies: dict[str, int]
+    rules: dict[str, int]
 
 
 @contextmanager
@@ -56,22 +56,27 @@ def replay_alike(place: str) -> Alike:
     """Errors: `DecidedOtherwise` at the first record that this version decides otherwise."""
     with opened(place) as store:
         world = read_world(stream(store))
-    return Alike(world.records, len(world.recorded.jobs), state_hash(world.state).hex(), world.policies)
+    return Alike(
+        world.records,
+        len(world.recorded.jobs),
+        state_hash(world.state).hex(),
+        {text_of(tick): count for tick, count in world.rounds.items()},
+    )
 
 
-def replay_otherwise(place: str, policy: Policy, progress: Progress) -> comparison.Replayed:
+def replay_otherwise(place: str, change: Change, progress: Progress) -> comparison.Replayed:
     warm_up()
     with opened(place) as store:
-        return comparison.compare(stream(store), policy, progress)
+        return comparison.compare(stream(store), change, progress)
 
 
-def run(place: str, policy: Policy | None, output: str, plot: str) -> int:
+def run(place: str, change: Change, output: str, plot: str) -> int:
     """Print what comes of it; the exit status."""
     if plot and not plot.lower().endswith(".svg"):
         raise InvalidRequest(why=f"plot {plot!r} is no .svg file; SVG is what there is")
-    if policy is None:
+    if change == Change():
         if plot:
-            raise InvalidRequest(why="there is nothing to plot without --policy")
+            raise InvalidRequest(why="there is nothing to plot without --policy, --backfill or --order")
         alike = replay_alike(place)
         if output == "json":
             _json(alike)
@@ -81,7 +86,7 @@ def run(place: str, policy: Policy | None, output: str, plot: str) -> int:
                 f"state hash {alike.state_hash}\n"
             )
         return int(Exit.OK)
-    found = _with_bar(place, policy, quiet=output == "json")
+    found = _with_bar(place, change, quiet=output == "json")
     if plot:
         try:
             Path(plot).write_text(comparison.plot(found), encoding="utf-8")
@@ -100,7 +105,7 @@ def run(place: str, policy: Policy | None, output: str, plot: str) -> int:
     return int(Exit.OK)
 
 
-def _with_bar(place: str, policy: Policy, *, quiet: bool) -> comparison.Replayed:
+def _with_bar(place: str, change: Change, *, quiet: bool) -> comparison.Replayed:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -117,9 +122,9 @@ def _with_bar(place: str, policy: Policy, *, quiet: bool) -> comparison.Replayed
         task = bar.add_task("reading the record", total=None)
 
         def told(done: int, total: int) -> None:
-            bar.update(task, description=f"replaying under {policy.value}", completed=done, total=total)
+            bar.update(task, description="replaying under other rules", completed=done, total=total)
 
-        return replay_otherwise(place, policy, told)
+        return replay_otherwise(place, change, told)
 
 
 def _json(value: msgspec.Struct) -> None:

@@ -12,10 +12,9 @@ import msgspec
 
 from mintyard.app.charts import Line, Panel, averages, svg
 from mintyard.app.replay_measures import NOT_STARTED, Figures, JobTimes, ScheduleMeasures
-from mintyard.app.replay_otherwise import Otherwise, Unknown
-from mintyard.app.replay_world import World, read_world
+from mintyard.app.replay_otherwise import Change, Otherwise, Unknown
+from mintyard.app.replay_world import World, read_world, text_of
 from mintyard.app.trace_replay_report import Spread, duration, money, spread
-from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.units import NS_PER_MS, Unit, format_amount
 from mintyard.ports.store import Record
 
@@ -35,13 +34,13 @@ class Moved(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """What was recorded, and what comes of the same world under `policy`.
+    """What was recorded, and what comes of the same world under `rules`.
 
     `later_by_ms` is over all jobs that start in both; `gpu_percent` of both is up to the end of the record."""
 
     records: int
-    recorded_policies: dict[str, int]
-    policy: str
+    recorded_rules: dict[str, int]
+    rules: str
     recorded: Figures
     otherwise: Figures
     earlier: int
@@ -64,16 +63,16 @@ class Replayed(msgspec.Struct, frozen=True):
 
 
 def compare(
-    records: Iterable[Record], policy: Policy, progress: Callable[[int, int], None] = lambda done, total: None
+    records: Iterable[Record], change: Change, progress: Callable[[int, int], None] = lambda done, total: None
 ) -> Replayed:
-    """Run the recorded world again under `policy`. Errors: `DecidedOtherwise`, and those of the store."""
+    """Run the recorded world again under other rules. Errors: `DecidedOtherwise`, and those of the store."""
     world = read_world(records)
-    run = Otherwise(world, policy, progress)
+    run = Otherwise(world, change, progress)
     measures = run.go()
-    return _replayed(world, run, measures, policy)
+    return _replayed(world, run, measures)
 
 
-def _replayed(world: World, run: Otherwise, measures: ScheduleMeasures, policy: Policy) -> Replayed:
+def _replayed(world: World, run: Otherwise, measures: ScheduleMeasures) -> Replayed:
     first = world.recorded.first_ns
     until_ms = max((world.last - first) // NS_PER_MS, 0) if first else 0
     pairs = [
@@ -89,8 +88,8 @@ def _replayed(world: World, run: Otherwise, measures: ScheduleMeasures, policy: 
     ranked = sorted(moved, key=lambda one: (one.by_ms, one.job))
     comparison = Comparison(
         records=world.records,
-        recorded_policies=world.policies,
-        policy=policy.value,
+        recorded_rules={text_of(tick): count for tick, count in world.rounds.items()},
+        rules=text_of(run.round),
         recorded=world.recorded.figures(until_ms),
         otherwise=measures.figures(until_ms),
         earlier=sum(one.by_ms < 0 for one in moved),
@@ -116,10 +115,10 @@ def tables(found: Comparison) -> list[RenderableType]:
     """The comparison for a terminal."""
     from rich.table import Table
 
-    policies = ", ".join(found.recorded_policies) or "no round"
-    figures = Table("", title=f"{found.records:,} records under another policy", title_justify="left")
-    figures.add_column(f"recorded ({policies})", justify="right")
-    figures.add_column(found.policy, justify="right")
+    rules = ", ".join(found.recorded_rules) or "no round"
+    figures = Table("", title=f"{found.records:,} records under other rules", title_justify="left")
+    figures.add_column(f"recorded ({rules})", justify="right")
+    figures.add_column(found.rules, justify="right")
     for name, tell in _ROWS:
         figures.add_row(name, tell(found.recorded), tell(found.otherwise))
     figures.add_row(f"cost, {found.currency}", _cost(found.recorded), _cost(found.otherwise))
@@ -177,7 +176,7 @@ def plot(found: Replayed) -> str:
 
     def lines(pick: Callable[[ScheduleMeasures], Iterable[int]], scale: float) -> list[Line]:
         made: list[Line] = []
-        for name, run in (("recorded", found.recorded), (comparison.policy, found.otherwise)):
+        for name, run in (("recorded", found.recorded), (comparison.rules, found.otherwise)):
             values = averages(run.at_ms, list(pick(run)), 0, length_ms, BUCKETS)
             made.append(Line(name, [value * scale for value in values]))
         return made
@@ -187,6 +186,6 @@ def plot(found: Replayed) -> str:
         Panel(f"{what} in use", "percent of all there is", in_use),
         Panel("Waiting", "pending jobs", lines(lambda run: run.waiting, 1)),
     ]
-    title = f"Recorded and under {comparison.policy}"
+    title = f"Recorded and under {comparison.rules}"
     subtitle = f"{comparison.recorded.jobs:,} jobs, {comparison.records:,} records"
     return svg(title, subtitle, length_ms, panels)

@@ -40,14 +40,30 @@ from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, Outcome, 
 from mintyard.domain.jobs.spec import JobRequest
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.replies import Batch, Done, Refusal, Reply, Ticket
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.state import Job, State
 from mintyard.domain.units import NS_PER_MS
 
 BOOT: Final = "replay"
-ROUND_LIMIT: Final = 1_024
 _START, _END = 0, 1
 _HOLD_COMMANDS: Final = (DrawHold, ExtendHold, SettleHold, VoidHold)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """Rules that differ from the usual ones of the record; None leaves a rule as it was."""
+
+    policy: Policy | None = None
+    backfill: Backfill | None = None
+    order: Order | None = None
+
+    def of(self, usual: Tick) -> Tick:
+        return msgspec.structs.replace(
+            usual,
+            policy=self.policy or usual.policy,
+            backfill=self.backfill or usual.backfill,
+            order=self.order or usual.order,
+        )
 
 
 class Unknown(msgspec.Struct):
@@ -68,12 +84,12 @@ class Otherwise:
     def __init__(
         self,
         world: World,
-        policy: Policy,
+        change: Change = Change(),  # noqa: B008 - immutable
         progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         self.world, self.progress = world, progress
         self.state = State()
-        self.round = Tick(ROUND_LIMIT, policy)
+        self.round = change.of(world.usual)
         self.measures = ScheduleMeasures(self.state)
         self.numbers: dict[int, int] = {}
         self.unknown = Unknown()
@@ -135,7 +151,7 @@ class Otherwise:
         while plan:
             events, reply = self._do(self.round, now)
             happened += events
-            plan = getattr(reply, "ref", 0) == ROUND_LIMIT
+            plan = getattr(reply, "ref", 0) == self.round.limit
         self._answer(happened, now)
         if due := self.state.due.next():
             self._wake(max(due, now + 1))

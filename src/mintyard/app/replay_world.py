@@ -57,18 +57,28 @@ class Fault(msgspec.Struct, frozen=True):
 
 class World(msgspec.Struct):
     """All of it, in order of time. `truths` are each recorded job's own ends, attempt by attempt; `delays` how long its first
-    attempt took to begin; `instants` when the recorded hub planned rounds; `policies` by which it did."""
+    attempt took to begin; `instants` when the recorded hub planned rounds; `rounds` how many by which rules."""
 
     given: list[Given]
     truths: dict[int, list[Truth]]
     delays: dict[int, int]
     faults: list[Fault]
     instants: list[int]
-    policies: dict[str, int]
+    rounds: dict[Tick, int]
     recorded: ScheduleMeasures
     state: State
     records: int = 0
     last: int = 0
+
+    @property
+    def usual(self) -> Tick:
+        """The rules by which most rounds were planned."""
+        return max(self.rounds, key=lambda tick: self.rounds[tick], default=Tick())
+
+
+def text_of(tick: Tick) -> str:
+    """The rules of a round in words."""
+    return f"{tick.policy.value} / {tick.backfill.value} / {tick.order.value}"
 
 
 def read_world(records: Iterable[Record]) -> World:
@@ -98,7 +108,7 @@ class _Reader:
             decided += events
             if isinstance(command, Tick):
                 world.instants.append(now)
-                world.policies[command.policy.value] = world.policies.get(command.policy.value, 0) + 1
+                world.rounds[command] = world.rounds.get(command, 0) + 1
             elif not isinstance(command, TakeReports):
                 world.given.append(Given(now, command, _tickets(command, reply), _hold(command, reply)))
         difference = first_difference(record.seq, body.events, decided)

@@ -27,6 +27,7 @@ from mintyard.app.traces import open_trace, sample_trace
 from mintyard.app.warmup import warm_up
 from mintyard.domain.commands import Tick
 from mintyard.domain.errors import Exit, InvalidRequest, InvariantBroken, MintyardError
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.snapshot import state_hash
 from mintyard.domain.units import Unit, format_amount, parse_amount
@@ -48,6 +49,8 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     nodes: str = ""
     policy: Policy = DEFAULT_POLICY
+    backfill: Backfill = Backfill.NODES
+    order: Order = Order.AGEING
     rules: Rules = Rules()
     balance: str = ""
     journal: str = ""
@@ -126,7 +129,15 @@ def _drive(
     wall, cpu = time.perf_counter(), time.process_time()
     hub = ReplayHub(journal)
     _set_up(hub, workload, balance)
-    run = Run(hub, workload, options.policy, options.rules.fill, progress)
+    run = Run(
+        hub,
+        workload,
+        options.policy,
+        options.rules.fill,
+        progress,
+        backfill=options.backfill,
+        order=options.order,
+    )
     run.go()
     hub.state.ledger.check()
     cost = sum(tally.cost for tally in run.measures.tenants.values())
@@ -230,15 +241,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _journal_again(arguments: argparse.Namespace) -> int:
     """A recorded journal instead of a trace: what describes a trace has no meaning then."""
     from mintyard.app import replay_command
+    from mintyard.app.replay_otherwise import Change
 
     plain = vars(_parser().parse_args([]))
-    kept = ("journal", "policy", "plot", "output")
+    kept = ("journal", "policy", "backfill", "order", "plot", "output")
     given = [name for name, value in vars(arguments).items() if name not in kept and value != plain[name]]
     if given:
         names = ", ".join("FILE" if name == "file" else f"--{name.replace('_', '-')}" for name in given)
         raise InvalidRequest(why=f"--journal replays what was recorded; {names} can't be given with it")
-    policy = Policy(arguments.policy) if arguments.policy else None
-    return replay_command.run(arguments.journal, policy, arguments.output, arguments.plot)
+    change = Change(
+        Policy(arguments.policy) if arguments.policy else None,
+        Backfill(arguments.backfill) if arguments.backfill else None,
+        Order(arguments.order) if arguments.order else None,
+    )
+    return replay_command.run(arguments.journal, change, arguments.output, arguments.plot)
 
 
 def show(options: ReplayOptions) -> reports.TraceReport:
@@ -271,6 +287,8 @@ def _options(arguments: argparse.Namespace) -> ReplayOptions:
         file=arguments.file,
         nodes=arguments.nodes,
         policy=Policy(arguments.policy) if arguments.policy else DEFAULT_POLICY,
+        backfill=Backfill(arguments.backfill or Backfill.NODES),
+        order=Order(arguments.order or Order.AGEING),
         rules=Rules(
             arguments.limit,
             arguments.load,
@@ -315,6 +333,18 @@ def _parser() -> argparse.ArgumentParser:
         choices=[policy.value for policy in Policy],
         default="",
         help=f"how nodes are chosen (default {DEFAULT_POLICY.value}); with --journal: what would have been under it",
+    )
+    add(
+        "--backfill",
+        choices=[backfill.value for backfill in Backfill],
+        default="",
+        help=f"how jobs that don't fit reserve (default {Backfill.NODES.value}); with --journal as --policy",
+    )
+    add(
+        "--order",
+        choices=[order.value for order in Order],
+        default="",
+        help=f"by which scale priorities age (default {Order.AGEING.value}); with --journal as --policy",
     )
     add("--limit", type=int, default=0, metavar="N", help="the first N jobs only")
     add("--seed", type=int, default=rules.seed, help="of what is drawn at random (default %(default)s)")

@@ -21,6 +21,7 @@ from mintyard.domain.errors import Problem
 from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, Outcome
 from mintyard.domain.jobs.spec import JobRequest
 from mintyard.domain.replies import Batch, Refusal, Reply
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.cluster import Amounts
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.units import NS_PER_MS
@@ -78,9 +79,12 @@ class Run:
         policy: Policy,
         fill: bool,
         progress: Callable[[int, int], None] = lambda done, total: None,
+        *,
+        backfill: Backfill = Backfill.NODES,
+        order: Order = Order.AGEING,
     ) -> None:
         self.hub, self.workload, self.fill = hub, workload, fill
-        self.round = Tick(ROUND_LIMIT, policy)
+        self.round = Tick(ROUND_LIMIT, policy, backfill, order)
         self.measures = Measures()
         self.progress = progress
         self.next = 0

@@ -479,7 +479,14 @@ class Writer:
     def _lead(self, recovered: Recovered) -> None:
         self._check_kept(recovered)
         head = recovered.head
-        self._decisions = Decisions(recovered.state, head, self.settings.round_limit, time.perf_counter)
+        self._decisions = Decisions(
+            recovered.state,
+            head,
+            self.settings.round_limit,
+            time.perf_counter,
+            backfill=self.settings.backfill,
+            order=self.settings.order,
+        )
         self._clock = self._make_clock(recovered.state.now)
         self.durable_seq = head.seq if head else 0
         notice = self.revocations.reset(recovered.state)

@@ -12,6 +12,7 @@ from mintyard.domain.jobs.reports import Report
 from mintyard.domain.jobs.spec import JobRequest
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.limits import DEFAULT_PRIORITY
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.tokens.authority import Authority
 from mintyard.domain.units import Unit
@@ -225,12 +226,15 @@ class ControlNode(msgspec.Struct, frozen=True, array_like=True, tag=22):
 
 
 class Tick(msgspec.Struct, frozen=True, array_like=True, tag=23):
-    """Time passed: expire what is due and plan one scheduling round of at most `limit` starts, nodes chosen by `policy`.
+    """Time passed: expire what is due and plan one scheduling round of at most `limit` starts, nodes chosen by `policy`,
+    those who don't fit reserve by `backfill`, jobs age by `order`.
 
-    The policy is recorded with each tick, so that a journal replays alike when the default is another one day."""
+    These are recorded with each tick, so that a journal replays alike when the defaults are others one day."""
 
     limit: int = 1024
     policy: Policy = Policy.STRANDED
+    backfill: Backfill = Backfill.NODES
+    order: Order = Order.AGEING
 
 
 class RaiseFormat(msgspec.Struct, frozen=True, array_like=True, tag=24):

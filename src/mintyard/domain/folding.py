@@ -265,6 +265,7 @@ def job_ended(state: State, event: e.JobEnded) -> None:
         state.queue.discard(job.id)
     _unbind(state, job)
     state.dependents.pop(job.id, None)
+    state.note_run(job, event.trigger, event.run_ms)
     forget_job(state, job, JOB.step(job.state, event.trigger))
 
 

@@ -98,7 +98,9 @@ def raise_format(state: State, command: RaiseFormat, now: int, out: list[AnyEven
 
 def tick(state: State, command: Tick, now: int, out: list[AnyEvent]) -> Done:
     ledger.expire_due(state, now, out)
-    placed = rounds.place_pending(state, now, command.limit, command.policy, out)
+    placed = rounds.place_pending(
+        state, now, command.limit, command.policy, out, command.backfill, command.order
+    )
     return Done(placed)
 
 

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mintyard.domain.events import AnyEvent, JobPlaced
+from mintyard.domain.scheduling.backfill import Times
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.round import Rules, plan_round
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.state import State
@@ -39,13 +41,43 @@ def remaining_starts(state: State) -> list[int]:
     ]
 
 
-def place_pending(state: State, now: int, limit: int, policy: Policy, out: list[AnyEvent]) -> int:
+def times(state: State) -> Times:
+    """What the round may know of time; kinds of jobs that nobody waits with are forgotten."""
+    if len(state.kinds) > state.kinds.sweep_from:
+        renumbered = state.kinds.sweep(state.queue.kinds())
+        if renumbered is not None:
+            state.queue.renumber(renumbered)
+    return Times(state.running.rows, state.kinds, state.history)
+
+
+def rules_of(limit: int, policy: Policy, backfill: Backfill, order: Order) -> Rules:
+    """The rules of a tick: whoever orders by predicted run times also fills gaps with the shortest first."""
+    by_ratio = order is Order.RESPONSE_RATIO
+    return Rules(policy, limit, backfill=backfill, order=order, shortest_first=by_ratio)
+
+
+def place_pending(
+    state: State,
+    now: int,
+    limit: int,
+    policy: Policy,
+    out: list[AnyEvent],
+    backfill: Backfill = Backfill.NODES,
+    order: Order = Order.AGEING,
+) -> int:
     """One round of at most `limit` starts, nodes chosen by `policy`; how many jobs were placed."""
     if not len(state.queue) or not len(state.cluster):
         return 0
-    rules = Rules(policy=policy, limit=limit)
+    rules = rules_of(limit, policy, backfill, order)
     plan = plan_round(
-        state.cluster, state.queue, state.shapes, tenant_usage(state), now, rules, remaining_starts(state)
+        state.cluster,
+        state.queue,
+        state.shapes,
+        tenant_usage(state),
+        now,
+        rules,
+        remaining_starts(state),
+        times(state),
     )
     for number, placement in plan.placements:
         out.append(JobPlaced(number, state.jobs[number].attempt + 1, placement))

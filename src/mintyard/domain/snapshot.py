@@ -19,6 +19,7 @@ from mintyard.domain.ledger.book import Grant
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.scheduling.cluster import Cluster
+from mintyard.domain.scheduling.prediction import History
 from mintyard.domain.scheduling.shapes import ShapeTable
 from mintyard.domain.snapshot_columns import (
     PackedHolds,
@@ -67,6 +68,8 @@ class Content(msgspec.Struct):
     nodes: list[Node]
     cluster: bytes
     keys: list[tuple[str, str, Remembered]]
+    history: bytes = b""
+    """Run times seen (`History`)."""
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -101,6 +104,7 @@ def encode(state: State) -> bytes:
         nodes=[state.nodes[name] for name in sorted(state.nodes)],
         cluster=state.cluster.encode(),
         keys=[(account, key, state.keys[account, key]) for account, key in sorted(state.keys)],
+        history=state.history.encode(),
     )
     return _encoder.encode(content)
 
@@ -143,6 +147,7 @@ def restore(content: Content) -> State:
         state.nodes[node.name] = node
         state.nodes_by_index[node.index] = node
     state.cluster = Cluster.decode(content.cluster)
+    state.history = History.decode(content.history)
     state.ended = OrderedDict((number, (final, account)) for number, final, account in content.ended)
     state.dependents = {source: list(waiting) for source, waiting in content.dependents}
     _restore_jobs(state, content, job_ids)

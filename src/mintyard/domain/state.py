@@ -23,10 +23,12 @@ from mintyard.domain.ledger.charging import check_covered
 from mintyard.domain.ledger.prices import ALL_RESOURCES, Bill, PriceBook, bill, resource_mask
 from mintyard.domain.limits import MAX_AMOUNT, MAX_IDLE_PAYLOAD_BYTES, MAX_IDLE_SPECS
 from mintyard.domain.scheduling.cluster import Amounts, Cluster
+from mintyard.domain.scheduling.prediction import History, JobKinds, Kind
+from mintyard.domain.scheduling.profile import Run, RunningJobs
 from mintyard.domain.scheduling.queue import PendingQueue
 from mintyard.domain.scheduling.shapes import ShapeTable
 from mintyard.domain.tokens.authority import Block
-from mintyard.domain.units import Unit
+from mintyard.domain.units import NS_PER_MS, Unit
 
 
 class Token(msgspec.Struct, array_like=True, gc=False):
@@ -191,6 +193,22 @@ class Job(msgspec.Struct, gc=False):
     reason: str = ""
 
 
+RAN = frozenset({"succeed", "fail", "time_out"})
+"""Ends that say how long a job like this runs."""
+
+
+def run_of(job: Job) -> Run:
+    """By when a live job has ended: its time limit, counted from its placement."""
+    content = job.spec.content
+    return job.placed_at + content.time_limit_ms * NS_PER_MS, job.placement, job.spec.shape_class
+
+
+def described(job: Job) -> Kind:
+    """What jobs that run alike have in common."""
+    content = job.spec.content
+    return (job.mandate.account.id, content.name, job.spec.shape_class, content.time_limit_ms)
+
+
 class ArrayJob(msgspec.Struct, array_like=True, gc=False):
     """A job array: how many of its tasks are live, how many hold resources now, and how those ended that did not succeed."""
 
@@ -306,6 +324,7 @@ class State:
         """How jobs ended, the oldest first. (The front of a plain dict costs more to find with each one deleted there.)"""
         self.nodes: dict[str, Node] = {}
         self.cluster = Cluster()
+        self.history = History()
         self.keys: dict[tuple[str, str], Remembered] = {}
         self.next_job = 1
         self.next_spec = 1
@@ -313,6 +332,8 @@ class State:
         # derived
         self.shapes = ShapeTable()
         self.queue = PendingQueue()
+        self.kinds = JobKinds()
+        self.running: RunningJobs[Job] = RunningJobs(run_of)
         self.spec_ids: dict[JobSpec, int] = {}
         self.mandate_ids: dict[str, int] = {}
         self.chains: dict[tuple[str, str], Mandate] = {}
@@ -429,6 +450,7 @@ class State:
             content.begin_at,
             runs=job.attempt,
             group=self.group_of.get(job.array_job, -1),
+            kind=self.kind_of(job),
         )
 
     def enqueue_all(self, jobs: list[Job]) -> None:
@@ -452,10 +474,25 @@ class State:
             begin_at=[job.spec.content.begin_at for job in jobs],
             runs=[job.attempt for job in jobs],
             groups=[groups.get(job.array_job, -1) for job in jobs] if groups else [-1] * len(jobs),
+            kinds=[self.kind_of(job) for job in jobs],
         )
+
+    def kind_of(self, job: Job) -> int:
+        """The number of its kind in `kinds`. Its account must be a tenant."""
+        tenant, entry = job.mandate.account.tenant, job.spec
+        return self.kinds.find(tenant, entry.id) or self.kinds.intern(tenant, entry.id, described(job))
+
+    def note_run(self, job: Job, trigger: str, run_ms: int) -> None:
+        """Let the history learn from a job that ended."""
+        if trigger in RAN:
+            self.history.note(described(job), run_ms)
 
     def bind(self, job: Job, sign: int) -> None:
         """Count the job's resources as in use (+1) or free again (-1), at its account, array and nodes."""
+        if sign > 0:
+            self.running.start(job)
+        else:
+            self.running.end(job)
         self._count_in_use(job.mandate.account, job.spec.content.shape, sign)
         if job.array_job:
             self.arrays[job.array_job].active += sign
@@ -471,6 +508,7 @@ class State:
         self.cluster.take_many(
             [(job.placement, job.spec.shape_class, job.spec.content.shape) for job in placed]
         )
+        self.running.started.update([(job.id, job) for job in placed])
         for job in placed:
             if job.array_job:
                 self.arrays[job.array_job].active += 1
@@ -481,6 +519,8 @@ class State:
         self.cluster.give_back_many(
             [(job.placement, job.spec.shape_class, job.spec.content.shape) for job in ended]
         )
+        for job in ended:
+            self.running.end(job)
         self._bind_all(ended, -1)
 
     def _bind_all(self, jobs: list[Job], sign: int) -> None:

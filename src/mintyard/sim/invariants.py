@@ -28,7 +28,8 @@ from mintyard.domain.jobs.spec import JobSpec, Shape
 from mintyard.domain.ledger.book import HELD, LEFT, SPENT, rows
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.scheduling.cluster import Amounts
-from mintyard.domain.state import State
+from mintyard.domain.scheduling.profile import run_rows
+from mintyard.domain.state import State, run_of
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import NS_PER_MS, Unit
 
@@ -39,6 +40,14 @@ def check_state(state: State) -> None:
     _check_jobs(state)
     _check_idle(state)
     _check_cluster(state)
+    _check_running(state)
+
+
+def _check_running(state: State) -> None:
+    """Reservations in time go by the ends of exactly what runs."""
+    live = [job for job in state.jobs.values() if job.state in LIVE_JOB_STATES]
+    if state.running.rows().tolist() != run_rows((job.id, run_of(job)) for job in live).tolist():
+        raise InvariantBroken(why="the ends of running jobs are not those of the jobs")
 
 
 def _check_jobs(state: State) -> None:

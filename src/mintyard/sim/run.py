@@ -14,6 +14,7 @@ from mintyard.domain import commands as c
 from mintyard.domain.commands import Command
 from mintyard.domain.errors import InvariantBroken, Problem
 from mintyard.domain.replies import Batch, Done, Refusal, Reply, Ticket
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.snapshot import decode, encode, state_hash
 from mintyard.domain.state import State
 from mintyard.domain.units import NS_PER_MS
@@ -26,6 +27,8 @@ from mintyard.sim.tenants import Tenants
 OpenStore = Callable[[Random, Callable[[], int]], tuple[Store, Store, Callable[[], None]]]
 START_NS = 1_790_000_000 * 1_000_000_000
 MAX_QUIET_ROUNDS = 400
+_BACKFILLS = tuple(Backfill)
+_ORDERS = tuple(Order)
 
 
 class Tally(msgspec.Struct):
@@ -136,7 +139,11 @@ class Simulation:
             self.asks[self.next_ticket] = Ask(command)
             tickets.append((self.next_ticket, command))
             self.next_ticket += 1
-        self._tick([*tickets, (0, c.Tick(self.random.choice((1, 8, 1_024))))])
+        self._tick([*tickets, (0, self._round())])
+
+    def _round(self) -> c.Tick:
+        backfill, order = self.random.choice(_BACKFILLS), self.random.choice(_ORDERS)
+        return c.Tick(self.random.choice((1, 8, 1_024)), backfill=backfill, order=order)
 
     def _ask_again(self) -> None:
         """Clients without an answer ask again; those with a key also when they have one already."""

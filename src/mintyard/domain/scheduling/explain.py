@@ -33,7 +33,7 @@ from mintyard.domain.scheduling.layout import (
     WHOLE,
     WIDEST,
 )
-from mintyard.domain.scheduling.queue import PendingQueue
+from mintyard.domain.scheduling.queue import PendingQueue, Scales
 from mintyard.domain.scheduling.reasons import Reason
 from mintyard.domain.scheduling.round import Plan
 from mintyard.domain.scheduling.shapes import ShapeTable, canonical, request_row
@@ -195,12 +195,14 @@ def explain_job(
     remaining_starts: int | None = None,
     releases: Iterable[Release] = (),
     plan: Plan | None = None,
+    scales: Scales | None = None,
 ) -> JobExplanation:
     """Why a waiting job waits. `blocked` is what the core knows (`HELD`, `DEPENDENCY`), `remaining_starts` how many more
-    of its array may start, `plan` a round planned at `now`: its reason for the job is the answer when it fits."""
+    of its array may start, `plan` a round planned at `now`: its reason for the job is the answer when it fits, and a start that
+    it reserves is the earliest. `scales` as in `PendingQueue.evaluate`."""
     pending = queue.get(job)
     request = explain(cluster, shapes.shape(pending.class_id))
-    ahead = queue.position(job, now, tenant_usage)
+    ahead = queue.position(job, now, tenant_usage, scales)
     planned = dict(plan.reasons).get(job) if plan is not None else None
     if blocked is not None:
         reason = blocked
@@ -217,7 +219,12 @@ def explain_job(
     else:
         reason = planned or Reason.BEHIND_IN_QUEUE
     earliest = None
-    if request.ever.feasible and reason not in (Reason.HELD, Reason.DEPENDENCY, Reason.NO_NODES):
+    reserved = (
+        next((start.at for start in plan.starts if start.job == job), None) if plan is not None else None
+    )
+    if reserved is not None:
+        earliest = reserved
+    elif request.ever.feasible and reason not in (Reason.HELD, Reason.DEPENDENCY, Reason.NO_NODES):
         earliest = earliest_fit(cluster, shapes.shape(pending.class_id), releases, max(now, pending.begin_at))
     return JobExplanation(reason, ahead, request, earliest)
 

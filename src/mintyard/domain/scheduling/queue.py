@@ -3,7 +3,7 @@
     priority = base x (1 + wait / age scale) x 8 / (8 + times run) / (1 + the tenant's dominant share in use)   (S3)
 
 in fixed point; `wait` counts from the later of submit and begin time, so a job's priority grows (up to 2^17 age scales,
-more than a year) and nothing starves. Ties: enqueued first, then the lower job number. A slot takes 40 bytes and its place
+more than a year) and nothing starves. Ties: enqueued first, then the lower job number. A slot takes 44 bytes and its place
 in the map of job numbers 4 more. Ageing is a function of `now`, so nothing is stored per tick.
 """
 
@@ -36,6 +36,7 @@ _COLUMNS: Final[tuple[tuple[str, type[np.generic]], ...]] = (
     ("classes", np.int32),
     ("tenants", np.int32),
     ("groups", np.int32),
+    ("kinds", np.int32),
     ("bases", np.int16),
     ("runs", np.uint8),
     ("flags", np.uint8),
@@ -54,6 +55,11 @@ class PendingJob(msgspec.Struct, frozen=True, array_like=True):
     ready: bool = True
     runs: int = 0
     group: int = -1
+    kind: int = 0
+
+
+Scales = tuple[NDArray[np.int64], NDArray[np.int64]]
+"""By kind: 2^40 / age scale in ms, rounded up, and the longest wait in ms that counts (`JobKinds.scales`)."""
 
 
 class PendingQueue:
@@ -63,8 +69,10 @@ class PendingQueue:
         if not 1 <= age_scale_ms <= MAX_AGE_SCALE_MS:
             raise ValueError(f"age_scale_ms is from 1 to {MAX_AGE_SCALE_MS}")
         self.age_scale_ms = age_scale_ms
-        self._longest_ms = kernel.MAX_WAIT_SCALES * age_scale_ms
-        self._age_inverse = -(-(1 << kernel.INVERSE_BITS) // age_scale_ms)
+        self._scales: Scales = (
+            np.array([-(-(1 << kernel.INVERSE_BITS) // age_scale_ms)], np.int64),
+            np.array([kernel.MAX_WAIT_SCALES * age_scale_ms], np.int64),
+        )
         self.count = 0
         """Slots in use or free; every array below is at least this long."""
         self._size = 0
@@ -104,6 +112,7 @@ class PendingQueue:
         ready: bool = True,
         runs: int = 0,
         group: int = -1,
+        kind: int = 0,
     ) -> None:
         """Queue a job. `base` is its weight, 1 to `MAX_PRIORITY` (clipped); not `ready` ones (held, dependency) don't start.
 
@@ -120,13 +129,14 @@ class PendingQueue:
                 self._grow(2 * self._capacity)
             slot = self.count
             self.count += 1
-        jobs, enqueued, since, classes, tenants, groups, bases, all_runs, flags = self._columns
+        jobs, enqueued, since, classes, tenants, groups, kinds, bases, all_runs, flags = self._columns
         jobs[slot] = job
         enqueued[slot] = enqueued_at
         since[slot] = begin_at if begin_at > enqueued_at else enqueued_at
         classes[slot] = class_id
         tenants[slot] = tenant
         groups[slot] = group
+        kinds[slot] = kind
         bases[slot] = base if 1 <= base <= MAX_PRIORITY else min(MAX_PRIORITY, max(1, base))
         all_runs[slot] = runs if runs < 255 else 255
         flags[slot] = kernel.PRESENT | kernel.READY if ready else kernel.PRESENT
@@ -149,6 +159,7 @@ class PendingQueue:
         begin_at: Sequence[int],
         runs: Sequence[int],
         groups: Sequence[int],
+        kinds: Sequence[int] | int = 0,
     ) -> None:
         """`add` for many ready jobs at once, one of each sequence a job; none of them may wait already.
 
@@ -171,6 +182,7 @@ class PendingQueue:
         arrays["classes"][slots] = class_ids
         arrays["tenants"][slots] = tenants
         arrays["groups"][slots] = groups
+        arrays["kinds"][slots] = kinds
         arrays["bases"][slots] = np.clip(np.array(bases, np.int64), 1, MAX_PRIORITY)
         arrays["runs"][slots] = np.minimum(np.array(runs, np.int64), 255)
         arrays["flags"][slots] = kernel.PRESENT | kernel.READY
@@ -238,13 +250,22 @@ class PendingQueue:
         """What is stored of a waiting job. Errors: `InvariantBroken` when it does not wait."""
         return self._read(self._slot(job))
 
-    def priority(self, job: int, now: int, tenant_usage: Sequence[int] | NDArray[np.integer[Any]]) -> int:
+    def priority(
+        self,
+        job: int,
+        now: int,
+        tenant_usage: Sequence[int] | NDArray[np.integer[Any]],
+        scales: Scales | None = None,
+    ) -> int:
         """Its priority at `now`, by the plain definition: the reference for the kernel."""
         slot = self._slot(job)
         views = self._views
         wait_ms = max(0, now - views["since"][slot]) // NS_PER_MS
-        counted_ms = min(wait_ms, self._longest_ms)
-        grown = counted_ms * self._age_inverse >> (kernel.INVERSE_BITS - kernel.AGE_BITS)
+        inverses, longest = scales or self._scales
+        kind = views["kinds"][slot] if scales else 0
+        grown = min(wait_ms, int(longest[kind])) * int(inverses[kind]) >> (
+            kernel.INVERSE_BITS - kernel.AGE_BITS
+        )
         age = (1 << kernel.AGE_BITS) + grown
         tenant = views["tenants"][slot]
         share = (
@@ -265,12 +286,15 @@ class PendingQueue:
         wanted: NDArray[np.uint8] | None = None,
         remaining: NDArray[np.int32] | None = None,
         patience_ms: int = 0,
+        scales: Scales | None = None,
+        wanted_by_kind: bool = False,
     ) -> NDArray[np.int64]:
         """The first `most` ready jobs at `now`, int64 `[n, 4]` of (priority, enqueued at, job, slot), best first; exact.
 
         `tenant_usage` is each tenant's dominant share in use, in 1/1,000 (a tenant beyond its end uses nothing);
         `wanted` says per class id `SKIP`, `WANTED` or `WAITS` (only when it has waited `patience_ms`); `remaining` how
-        many more may start per throttle group.
+        many more may start per throttle group. With `scales` a job ages by the scale of its kind instead of the queue's; with
+        `wanted_by_kind` `wanted` is by kind instead of class.
         """
         most = min(most, self._size)
         if most <= 0:
@@ -278,10 +302,11 @@ class PendingQueue:
         arrays = self._arrays
         if wanted is None:
             wanted = np.full(max(self._class_counts) + 1, kernel.WANTED, np.uint8)
+        inverses, longest = scales or self._scales
         return kernel.top(
             self.count,
             arrays["jobs"],
-            arrays["classes"],
+            arrays["kinds" if wanted_by_kind else "classes"],
             arrays["tenants"],
             arrays["groups"],
             arrays["bases"],
@@ -289,20 +314,29 @@ class PendingQueue:
             arrays["enqueued"],
             arrays["flags"],
             arrays["runs"],
+            arrays["kinds"],
             self._tenant_factors(tenant_usage),
             self._run_factors,
             wanted,
             self._throttles(remaining),
             now,
-            self._longest_ms,
-            self._age_inverse,
+            longest,
+            inverses,
+            scales is not None,
             patience_ms,
             most,
         )
 
-    def position(self, job: int, now: int, tenant_usage: Sequence[int] | NDArray[np.integer[Any]]) -> int:
+    def position(
+        self,
+        job: int,
+        now: int,
+        tenant_usage: Sequence[int] | NDArray[np.integer[Any]],
+        scales: Scales | None = None,
+    ) -> int:
         """How many ready jobs are ahead of a waiting one at `now`."""
         arrays = self._arrays
+        inverses, longest = scales or self._scales
         return kernel.ahead(
             self.count,
             arrays["jobs"],
@@ -312,11 +346,13 @@ class PendingQueue:
             arrays["enqueued"],
             arrays["flags"],
             arrays["runs"],
+            arrays["kinds"],
             self._tenant_factors(tenant_usage),
             self._run_factors,
             now,
-            self._longest_ms,
-            self._age_inverse,
+            longest,
+            inverses,
+            scales is not None,
             self._slot(job),
         )
 
@@ -366,7 +402,18 @@ class PendingQueue:
             bool(views["flags"][slot] & kernel.READY),
             views["runs"][slot],
             views["groups"][slot],
+            views["kinds"][slot],
         )
+
+    def kinds(self) -> NDArray[np.int32]:
+        """Kinds of the jobs that wait, with repeats."""
+        flags = self._arrays["flags"][: self.count]
+        return self._arrays["kinds"][: self.count][flags & kernel.PRESENT != 0]
+
+    def renumber(self, kinds: NDArray[np.int32]) -> None:
+        """Give every slot the number that `kinds` has for its kind."""
+        column = self._arrays["kinds"][: self.count]
+        column[:] = kinds[column]
 
     def _slot(self, job: int) -> int:
         slot = self._find(job)

@@ -95,13 +95,15 @@ def _evaluate(
     since: Any,
     flags: Any,
     runs: Any,
+    kinds: Any,
     tenant_factors: Any,
     run_factors: Any,
     wanted: Any,
     remaining: Any,
     now: int,
-    longest_ms: int,
-    age_inverse: int,
+    longest_ms: Any,
+    age_inverse: Any,
+    by_kind: bool,
     patience_ms: int,
     priorities: Any,
 ) -> None:
@@ -119,11 +121,12 @@ def _evaluate(
             & (remaining[np.uint64(groups[slot] + 1)] > 0)
             & ((kind != WAITS) | (wait_ms >= patience_ms))
         )
+        scale = np.uint64(kinds[slot] if by_kind else 0)
         priority = priority_of(
             bases[slot],
             wait_ms,
-            longest_ms,
-            age_inverse,
+            longest_ms[scale],
+            age_inverse[scale],
             tenant_factors[np.uint64(tenants[slot])],
             run_factors[np.uint64(runs[slot])],
         )
@@ -171,19 +174,23 @@ def top(
     enqueued: Any,
     flags: Any,
     runs: Any,
+    kinds: Any,
     tenant_factors: Any,
     run_factors: Any,
     wanted: Any,
     remaining: Any,
     now: int,
-    longest_ms: int,
-    age_inverse: int,
+    longest_ms: Any,
+    age_inverse: Any,
+    by_kind: bool,
     patience_ms: int,
     most: int,
 ) -> Any:
     """The first `most` jobs of the queue at `now`: int64 `[n, 4]` of priority, enqueued at, job, slot, in order.
 
     `remaining` has what jobs of no throttled array may start at 0, and group `g` at `g + 1`.
+    `longest_ms` and `age_inverse` have one entry for all jobs, or one for each kind when `by_kind`.
+
     Blocks of slots are visited in a strided order: however the queue is laid out, few entries enter the heap.
     """
     heap = np.empty((most, 4), np.int64)
@@ -211,6 +218,7 @@ def top(
             since,
             flags,
             runs,
+            kinds,
             tenant_factors,
             run_factors,
             wanted,
@@ -218,6 +226,7 @@ def top(
             now,
             longest_ms,
             age_inverse,
+            by_kind,
             patience_ms,
             priorities,
         )
@@ -240,19 +249,22 @@ def ahead(
     enqueued: Any,
     flags: Any,
     runs: Any,
+    kinds: Any,
     tenant_factors: Any,
     run_factors: Any,
     now: int,
-    longest_ms: int,
-    age_inverse: int,
+    longest_ms: Any,
+    age_inverse: Any,
+    by_kind: bool,
     slot: int,
 ) -> int:
     """How many ready jobs come before the one in `slot` at `now`, whether they fit or not."""
+    scale = kinds[slot] if by_kind else 0
     mine = priority_of(
         bases[slot],
         max(0, now - since[slot]) // NS_PER_MS,
-        longest_ms,
-        age_inverse,
+        longest_ms[scale],
+        age_inverse[scale],
         tenant_factors[tenants[slot]],
         run_factors[runs[slot]],
     )
@@ -260,11 +272,12 @@ def ahead(
     for other in range(count):
         if flags[other] & (PRESENT | READY) != PRESENT | READY or since[other] > now or other == slot:
             continue
+        scale = kinds[other] if by_kind else 0
         priority = priority_of(
             bases[other],
             (now - since[other]) // NS_PER_MS,
-            longest_ms,
-            age_inverse,
+            longest_ms[scale],
+            age_inverse[scale],
             tenant_factors[tenants[other]],
             run_factors[runs[other]],
         )

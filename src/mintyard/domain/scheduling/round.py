@@ -3,9 +3,12 @@
 1. Each class with jobs that wait is tried once: a class that does not fit now costs one scan, however many jobs it has.
 2. The queue is evaluated at `now`; the best of the classes that fit are placed in order in one kernel call. What does not
    fit is skipped and lower priorities may start (backfill).
-3. So that backfill starves nobody: a job that has waited `patience_ms` and does not fit keeps nodes for itself, the ones
-   that lack least of what it needs, and no job behind it in this round starts on those. At most `reservations` jobs do so;
-   as nodes that drain lack less and less, the choice settles. (EASY by end times comes on top of this rule, not instead.)
+3. So that backfill starves nobody, those who don't fit reserve, by one of two rules (`Backfill`). *Nodes*: a job that has waited
+   `patience_ms` keeps nodes for itself, the ones that lack least of what it needs, and no job behind it in this round starts on
+   those; as nodes that drain lack less and less, the choice settles. *EASY* and *conservative*: a job reserves the earliest
+   instant at which it fits by the time limits of what runs, the first that does not fit at once, others after `patience_ms` (or
+   at once); jobs behind start where they delay no reservation. At most `reservations` do so.
+4. Jobs are taken in order of priority; with `Order.RESPONSE_RATIO` the priority of a job ages by its predicted run time.
 """
 
 from __future__ import annotations
@@ -17,7 +20,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from mintyard.domain.scheduling import kernels, queue_kernel
+from mintyard.domain.scheduling import kernels, profile_kernel, queue_kernel
+from mintyard.domain.scheduling.backfill import (
+    MAX_CONSERVATIVE,
+    Behind,
+    PlannedStart,
+    Times,
+    shortest_first,
+)
+from mintyard.domain.scheduling.choices import Backfill, Order
 from mintyard.domain.scheduling.cluster import Cluster, Placement
 from mintyard.domain.scheduling.feasibility import lack_milli, rooms_when_empty
 from mintyard.domain.scheduling.layout import (
@@ -61,6 +72,15 @@ class Rules(msgspec.Struct, frozen=True):
     patience_ms: int = 60_000
     """After this wait a job that does not fit keeps nodes for itself."""
     reservations: int = 4
+    backfill: Backfill = Backfill.NODES
+    order: Order = Order.AGEING
+    shortest_first: bool = False
+    """Behind a reservation in time, candidates are taken by predicted run time instead of priority (SJBF)."""
+
+    @property
+    def in_time(self) -> bool:
+        """Whether reservations are instants, not nodes."""
+        return self.backfill is not Backfill.NODES
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -74,6 +94,8 @@ class Plan(msgspec.Struct, frozen=True):
     failing: tuple[int, ...] = ()
     keepers: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
+    starts: tuple[PlannedStart, ...] = ()
+    """Reservations in time, by begin: the latest starts of `keepers` by the time limits of what runs."""
 
 
 DEFAULT_RULES: Final = Rules()
@@ -87,15 +109,17 @@ def plan_round(
     now: int,
     rules: Rules = DEFAULT_RULES,
     remaining: Sequence[int] | NDArray[np.integer[Any]] | None = None,
+    times: Times | None = None,
 ) -> Plan:
     """The jobs to start at `now` (ns) and where. Deterministic: equal arguments give an equal plan.
 
     `tenant_usage` is each tenant's dominant share in use in 1/1,000, by tenant index; `remaining` how many more tasks
-    of each throttled array may start, by group index (a group beyond its end is not throttled).
+    of each throttled array may start, by group index (a group beyond its end is not throttled). `times` is needed by rules that
+    look at time: what is not known runs for ever.
     """
     if not len(queue) or not len(cluster) or rules.limit <= 0:
         return Plan([], [])
-    planner = _Round(cluster, queue, shapes, tenant_usage, now, rules, remaining)
+    planner = _Round(cluster, queue, shapes, tenant_usage, now, rules, remaining, times or Times())
     try:
         planner.run()
     finally:
@@ -115,8 +139,14 @@ class _Round:
         now: int,
         rules: Rules,
         remaining: Sequence[int] | NDArray[np.integer[Any]] | None,
+        times: Times,
     ) -> None:
         self.cluster, self.queue, self.now, self.rules = cluster, queue, now, rules
+        self.shapes, self.times = shapes, times
+        by_ratio = rules.order is Order.RESPONSE_RATIO
+        self.scales = times.kinds.scales(times.history) if by_ratio else None
+        self.behind: Behind | None = None
+        """Once there is a reservation in time."""
         self.table = cluster.table.copy()
         self.usage = tenant_usage
         self.classes = np.array(sorted(queue.class_counts), np.int64)
@@ -132,7 +162,8 @@ class _Round:
         self.local[self.classes] = np.arange(len(self.classes))
         self.parameters = parameters(rules.policy, shapes.cpu_per_gpu_milli)
         self.steps = np.array(fragmentation_steps(), np.int64)
-        self.place = kernels.place_kernel(KINDS[rules.policy])
+        self.kind = KINDS[rules.policy]
+        self.place = kernels.place_kernel(self.kind)
         self.is_open = np.ones(cluster.table.shape[1], np.uint8)
         groups = queue.column("groups")[: queue.count]
         self.remaining = np.full(max(0, int(groups.max(initial=-1)) + 1), 2**31 - 1, np.int32)
@@ -156,6 +187,15 @@ class _Round:
             if len(candidates) < window or len(self.placements) >= self.rules.limit:
                 return
             window = min(_LARGEST_WINDOW, 4 * window)
+            self._mark_failing()
+
+    def _mark_failing(self) -> None:
+        """Find the classes for which there is no room left, so that the next window holds none of them."""
+        cluster, behind = self.cluster, self.behind
+        levels, requests = (
+            (self.table[None], self.needs[None]) if behind is None else (behind.levels, behind.requests)
+        )
+        profile_kernel.mark_levels(levels, cluster.count, cluster.eligible, self.is_open, requests)
 
     def unmark(self) -> None:
         """Forget which jobs were looked at."""
@@ -164,25 +204,44 @@ class _Round:
             flags[slots] &= ~np.uint8(queue_kernel.SEEN)
 
     def plan(self) -> Plan:
-        kept = np.flatnonzero(self.is_open[: self.cluster.count] == 0)
+        kept = np.flatnonzero(self.is_open[: self.cluster.count] == 0).tolist()
+        starts: tuple[PlannedStart, ...] = ()
+        if self.behind is not None:
+            made = self.behind.reservations
+            starts = tuple(PlannedStart(one.job, one.at, one.placement) for one in made)
+            kept = sorted({node for one in made for node, _ in one.placement})
         reasons = sorted(self.reasons.items())
-        return Plan(self.placements, reasons, self.failing, tuple(self.keepers), tuple(kept.tolist()))
+        return Plan(self.placements, reasons, self.failing, tuple(self.keepers), tuple(kept), starts)
+
+    @property
+    def most(self) -> int:
+        """Reservations allowed."""
+        return MAX_CONSERVATIVE if self.rules.backfill is Backfill.CONSERVATIVE else self.rules.reservations
+
+    @property
+    def patience_ms(self) -> int:
+        """How long a job must have waited to reserve."""
+        at_once = self.rules.backfill is Backfill.CONSERVATIVE or (self.rules.in_time and not self.keepers)
+        return 0 if at_once else self.rules.patience_ms
 
     def _candidates(self, window: int) -> NDArray[np.int64]:
         """The best `window` jobs not seen yet, and mark them seen."""
-        wanted = np.zeros(len(self.local), np.uint8)
-        failed = self.needs[:, FAILED] == 1
-        may_keep = len(self.keepers) < self.rules.reservations
-        wanted[self.classes] = np.where(
-            failed, queue_kernel.WAITS if may_keep else queue_kernel.SKIP, queue_kernel.WANTED
-        )
+        kept = queue_kernel.WAITS if len(self.keepers) < self.most else queue_kernel.SKIP
+        if self.behind is not None:
+            wanted = self.behind.wanted(self.local, self.times.kinds.classes, kept)
+        else:
+            wanted = np.zeros(len(self.local), np.uint8)
+            failed = self.needs[:, FAILED] == 1
+            wanted[self.classes] = np.where(failed, kept, queue_kernel.WANTED)
         top = self.queue.evaluate(
             self.now,
             self.usage,
             window,
             wanted=wanted,
             remaining=self.remaining,
-            patience_ms=self.rules.patience_ms,
+            patience_ms=self.patience_ms,
+            scales=self.scales,
+            wanted_by_kind=self.behind is not None,
         )
         slots = top[:, 3]
         self.queue.column("flags")[slots] |= np.uint8(queue_kernel.SEEN)
@@ -190,38 +249,14 @@ class _Round:
         return top
 
     def _place(self, top: NDArray[np.int64]) -> None:
-        cluster, slots = self.cluster, top[:, 3]
-        jobs = np.zeros((len(top), JOB_COLUMNS), np.int64)
-        jobs[:, JOB_CLASS] = self.local[self.queue.column("classes")[slots]]
-        jobs[:, JOB_GROUP] = self.queue.column("groups")[slots]
-        sizes = self.needs[jobs[:, JOB_CLASS], MEMBERS]
-        ends = np.cumsum(sizes)
-        jobs[:, JOB_OFFSET] = ends - sizes
-        waited_ms = (self.now - self.queue.column("since")[slots]) // 1_000_000
-        jobs[:, JOB_RESERVES] = waited_ms >= self.rules.patience_ms
-        for class_index in self.cant_keep:
-            jobs[jobs[:, JOB_CLASS] == class_index, JOB_RESERVES] = 0
-        members = np.zeros((int(ends[-1]) if len(ends) else 0, 2), np.int64)
+        jobs = self._candidate_rows(top)
+        ends = jobs[-1:, JOB_OFFSET] + self.needs[jobs[-1:, JOB_CLASS], MEMBERS]
+        members = np.zeros((int(ends.sum()), 2), np.int64)
+        self._reorder(top, jobs, 0)
         start = 0
         while start < len(jobs):
-            if len(self.keepers) >= self.rules.reservations:
-                jobs[start:, JOB_RESERVES] = 0
-            limit = self.rules.limit - len(self.placements)
-            end, _ = self.place(
-                self.table,
-                cluster.count,
-                cluster.eligible,
-                self.is_open,
-                self.needs,
-                self.typical,
-                self.steps,
-                self.parameters,
-                jobs,
-                self.remaining,
-                members,
-                start,
-                limit,
-            )
+            self._allow(top, jobs, start)
+            end = self._run(top, jobs, members, start)
             self._record(top, jobs, members, start, end)
             if end < len(jobs) and len(self.placements) >= self.rules.limit:
                 for job in top[end:, 2].tolist():
@@ -230,10 +265,73 @@ class _Round:
             last = end - 1
             if end > start and jobs[last, JOB_RESERVES] and jobs[last, JOB_STATUS] not in (PLACED, THROTTLED):
                 class_index = int(jobs[last, JOB_CLASS])
-                if not self._keep_nodes(int(top[last, 2]), self.needs[class_index]):
+                if not self._keep(int(top[last, 2]), class_index):
                     self.cant_keep.add(class_index)
-                    jobs[end:, JOB_RESERVES] &= jobs[end:, JOB_CLASS] != class_index
+                else:
+                    self._reorder(top, jobs, end)
             start = end
+
+    def _candidate_rows(self, top: NDArray[np.int64]) -> NDArray[np.int64]:
+        slots = top[:, 3]
+        jobs = np.zeros((len(top), JOB_COLUMNS), np.int64)
+        jobs[:, JOB_CLASS] = self.local[self.queue.column("classes")[slots]]
+        jobs[:, JOB_GROUP] = self.queue.column("groups")[slots]
+        sizes = self.needs[jobs[:, JOB_CLASS], MEMBERS]
+        jobs[:, JOB_OFFSET] = np.cumsum(sizes) - sizes
+        return jobs
+
+    def _allow(self, top: NDArray[np.int64], jobs: NDArray[np.int64], start: int) -> None:
+        """Who of the candidates from `start` on may reserve."""
+        if len(self.keepers) >= self.most:
+            jobs[start:, JOB_RESERVES] = 0
+            return
+        waited_ms = (self.now - self.queue.column("since")[top[start:, 3]]) // 1_000_000
+        jobs[start:, JOB_RESERVES] = waited_ms >= self.patience_ms
+        for class_index in self.cant_keep:
+            jobs[start:, JOB_RESERVES] &= jobs[start:, JOB_CLASS] != class_index
+
+    def _reorder(self, top: NDArray[np.int64], jobs: NDArray[np.int64], start: int) -> None:
+        if self.behind is not None and self.rules.shortest_first:
+            expected = self.times.kinds.predicted_ms(self.times.history)
+            shortest_first(expected[self.queue.column("kinds")[top[:, 3]]], top, jobs, self.needs, start)
+
+    def _run(
+        self, top: NDArray[np.int64], jobs: NDArray[np.int64], members: NDArray[np.int64], start: int
+    ) -> int:
+        """Place candidates from `start` on; the index after the last one seen."""
+        cluster, limit = self.cluster, self.rules.limit - len(self.placements)
+        if self.behind is not None:
+            return self.behind.place(
+                self.kind,
+                cluster.count,
+                cluster.eligible,
+                self.is_open,
+                self.typical,
+                self.steps,
+                self.parameters,
+                jobs,
+                self.remaining,
+                members,
+                slots=top[:, 3],
+                start=start,
+                limit=limit,
+            )
+        end, _ = self.place(
+            self.table,
+            cluster.count,
+            cluster.eligible,
+            self.is_open,
+            self.needs,
+            self.typical,
+            self.steps,
+            self.parameters,
+            jobs,
+            self.remaining,
+            members,
+            start,
+            limit,
+        )
+        return end
 
     def _record(
         self,
@@ -271,6 +369,20 @@ class _Round:
         ):
             return Reason.RESERVED_FOR_HIGHER_PRIORITY
         return Reason.WAITING_FOR_RESOURCES
+
+    def _keep(self, job: int, class_index: int) -> bool:
+        """Let a job reserve, by the rule; whether it could."""
+        need = self.needs[class_index]
+        if not self.rules.in_time:
+            return self._keep_nodes(job, need)
+        behind = self.behind or Behind(
+            self.cluster, self.queue, self.shapes, self.now, self.times, self.table, self.needs
+        )
+        if not behind.reserve(job, need, self.placements):
+            return False
+        self.behind, self.table, self.needs = behind, behind.levels[0], behind.requests[0]
+        self.keepers.append(job)
+        return True
 
     def _keep_nodes(self, job: int, need: NDArray[np.int64]) -> bool:
         """Close the nodes that lack least of what a member needs, enough of them for all members when empty; whether

@@ -100,6 +100,7 @@ class _Run:
         if job.array_job:
             state.arrays[job.array_job].active -= 1
         self._ended.append(job)
+        state.note_run(job, trigger, run_ms)
         forget_job(state, job, JOB.step(job.state, trigger))
 
     def _share(self, job: Job, hold: Hold, run_ms: int) -> _Share:

@@ -1,0 +1,1 @@
+"""Benchmarks of time in the scheduler: backfill (B5), estimated starts (B13)."""
