@@ -84,53 +84,63 @@ def _rise(heap: Any, at: int) -> None:
         at = parent
 
 
-@njit(cache=True)
-def _evaluate(
-    first: int,
-    count: int,
-    classes: Any,
-    tenants: Any,
-    groups: Any,
-    bases: Any,
-    since: Any,
-    flags: Any,
-    runs: Any,
-    kinds: Any,
-    tenant_factors: Any,
-    run_factors: Any,
-    wanted: Any,
-    remaining: Any,
-    now: int,
-    longest_ms: Any,
-    age_inverse: Any,
-    by_kind: bool,
-    patience_ms: int,
-    priorities: Any,
-) -> None:
-    """The priorities of `count` slots from `first` on, -1 where a slot is of no interest. Without a branch, so that the
-    processor need not guess; indices are unsigned, which spares the test for one from the end."""
-    for at in range(count):
-        slot = np.uint64(first + at)
-        waited = now - since[slot]
-        wait_ms: Any = np.int64(np.uint64(max(waited, 0)) // np.uint64(NS_PER_MS))
-        kind = wanted[np.uint64(classes[slot])]
-        allowed = (
-            (flags[slot] == PRESENT | READY)
-            & (waited >= 0)
-            & (kind != SKIP)
-            & (remaining[np.uint64(groups[slot] + 1)] > 0)
-            & ((kind != WAITS) | (wait_ms >= patience_ms))
-        )
-        scale = np.uint64(kinds[slot] if by_kind else 0)
-        priority = priority_of(
-            bases[slot],
-            wait_ms,
-            longest_ms[scale],
-            age_inverse[scale],
-            tenant_factors[np.uint64(tenants[slot])],
-            run_factors[np.uint64(runs[slot])],
-        )
-        priorities[at] = priority if allowed else -1
+def _evaluator(by_kind: bool) -> Any:
+    """The evaluation for one scale of age or for one by kind: a test within the loop costs a third more."""
+
+    @njit(cache=True)
+    def evaluate(
+        first: int,
+        count: int,
+        classes: Any,
+        tenants: Any,
+        groups: Any,
+        bases: Any,
+        since: Any,
+        flags: Any,
+        runs: Any,
+        kinds: Any,
+        tenant_factors: Any,
+        run_factors: Any,
+        wanted: Any,
+        remaining: Any,
+        now: int,
+        longest_ms: Any,
+        age_inverse: Any,
+        patience_ms: int,
+        priorities: Any,
+    ) -> None:
+        """The priorities of `count` slots from `first` on, -1 where a slot is of no interest. Without a branch, so that the
+        processor need not guess; indices are unsigned, which spares the test for one from the end."""
+        longest, inverse = longest_ms[0], age_inverse[0]
+        for at in range(count):
+            slot = np.uint64(first + at)
+            waited = now - since[slot]
+            wait_ms: Any = np.int64(np.uint64(max(waited, 0)) // np.uint64(NS_PER_MS))
+            kind = wanted[np.uint64(classes[slot])]
+            allowed = (
+                (flags[slot] == PRESENT | READY)
+                & (waited >= 0)
+                & (kind != SKIP)
+                & (remaining[np.uint64(groups[slot] + 1)] > 0)
+                & ((kind != WAITS) | (wait_ms >= patience_ms))
+            )
+            if by_kind:
+                longest, inverse = longest_ms[np.uint64(kinds[slot])], age_inverse[np.uint64(kinds[slot])]
+            priority = priority_of(
+                bases[slot],
+                wait_ms,
+                longest,
+                inverse,
+                tenant_factors[np.uint64(tenants[slot])],
+                run_factors[np.uint64(runs[slot])],
+            )
+            priorities[at] = priority if allowed else -1
+
+    return evaluate
+
+
+_evaluate_alike = _evaluator(False)
+_evaluate_by_kind = _evaluator(True)
 
 
 @njit(cache=True)
@@ -208,7 +218,7 @@ def top(
     for _ in range(blocks):
         first = block * _BLOCK
         size_of_block = min(count - first, _BLOCK)
-        _evaluate(
+        arguments = (
             first,
             size_of_block,
             classes,
@@ -226,10 +236,13 @@ def top(
             now,
             longest_ms,
             age_inverse,
-            by_kind,
             patience_ms,
             priorities,
         )
+        if by_kind:
+            _evaluate_by_kind(*arguments)
+        else:
+            _evaluate_alike(*arguments)
         size = _keep(heap, size, first, size_of_block, priorities, enqueued, jobs)
         block = (block + stride) % blocks
     for end in range(size - 1, 0, -1):
