@@ -13,12 +13,14 @@ from typing import Any, Final
 import msgspec
 from sqlalchemy import Connection
 
+from mintyard.app.projection_receipts import price_book
 from mintyard.app.projection_shelf import Shelves
-from mintyard.app.read_model.rows import CursorRow, PostingRow
+from mintyard.app.read_model.rows import CursorRow, GrantRow
 from mintyard.app.read_model.views import SpecSummary
 from mintyard.app.tailer import Entry
 from mintyard.domain import events as e
 from mintyard.domain.ledger.postings import cause, postings
+from mintyard.domain.ledger.prices import PriceBook
 
 Handler = Callable[["Projection", Any], None]
 SILENT: Final = frozenset({e.AccountTokensRevoked, e.DependencyMet, e.KeyRemembered})
@@ -47,6 +49,22 @@ class Places:
         heappush(self._free, place)
 
 
+def _move(grant: GrantRow, side: str, amount: int) -> None:
+    """Add `amount` to one of the grant's ledger accounts; its sources are kept as what they gave."""
+    if side == "held":
+        grant.held += amount
+    elif side == "left":
+        grant.left += amount
+    elif side == "spent":
+        grant.spent += amount
+    elif side == "expired":
+        grant.expired += amount
+    elif side == "issued":
+        grant.granted -= amount
+    else:
+        grant.refunded -= amount
+
+
 class Projection:
     """The fold's place: the shelves, the cursor, where in the journal it is, and what each kind of event does."""
 
@@ -59,6 +77,7 @@ class Projection:
         self.seq = 0
         self.ordinal = 0
         self._summaries: dict[int, SpecSummary] = {}
+        self._books: dict[int, PriceBook] = {}
 
     def open(self, connection: Connection, *, fresh: bool) -> None:
         """Work within a transaction; `fresh` when nothing is at hand yet."""
@@ -75,6 +94,13 @@ class Projection:
             known = self._summaries[number] = _spec_decoder.decode(self.shelves.specs.get(number).content)
         return known
 
+    def book(self, number: int) -> PriceBook:
+        """A price book; one that was set never changes."""
+        known = self._books.get(number)
+        if known is None:
+            known = self._books[number] = price_book(self.shelves.prices.get(number))
+        return known
+
     def fold(self, entry: Entry) -> None:
         """All events of one record; the cursor moves to it."""
         self.seq, self.now, self.ordinal = entry.seq, entry.now, 0
@@ -88,36 +114,32 @@ class Projection:
 
     def post(self, event: e.AnyEvent, hold: int = 0, job: int = 0, attempt: int = 0) -> None:
         """Write the event's postings and move the grants' balances by them."""
-        why = cause(event)
-        grants = self.shelves.grants
+        why, seq, now, ordinal = cause(event), self.seq, self.now, self.ordinal
+        grants, rows = self.shelves.grants, self.shelves.postings
         for entry in postings(event, lambda grant: grants.get(grant).state == "active"):
-            grant = grants.change(entry.grant)
-            for side, sign in ((entry.debit, -1), (entry.credit, 1)):
-                amount = sign * entry.amount
-                if side == "issued":
-                    grant.granted -= amount
-                elif side == "refunds":
-                    grant.refunded -= amount
-                else:
-                    setattr(grant, side, getattr(grant, side) + amount)
-            self.shelves.postings.append(
-                PostingRow(
-                    self.seq,
-                    self.ordinal,
-                    self.now,
+            number, debit, credit, amount = entry.grant, entry.debit, entry.credit, entry.amount
+            grant = grants.change(number)
+            _move(grant, debit, -amount)
+            _move(grant, credit, amount)
+            rows.append(
+                (
+                    seq,
+                    ordinal,
+                    now,
                     grant.account,
-                    grant.id,
+                    number,
                     grant.unit,
-                    entry.debit,
-                    entry.credit,
-                    entry.amount,
+                    debit,
+                    credit,
+                    amount,
                     why,
                     hold,
                     job,
                     attempt,
                 )
             )
-            self.ordinal += 1
+            ordinal += 1
+        self.ordinal = ordinal
 
     def load(self, entries: Sequence[Entry]) -> None:
         """Have at hand, by few queries, most of the rows that these records will touch."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from mintyard.app.projection import Handler, Projection
-from mintyard.app.projection_receipts import pairs, price_book, receipt_of, refunded
+from mintyard.app.projection_receipts import pairs, receipt_of, refunded
 from mintyard.app.read_model.rows import ArrayRow, AttemptRow, JobRow, MandateRow, SpecRow
 from mintyard.app.read_model.views import HoldLine, MemberView, Receipt, SpecSummary
 from mintyard.domain import events as e
@@ -20,6 +21,12 @@ _json = msgspec.json.Encoder(order="deterministic")
 _receipt_decoder = msgspec.json.Decoder(Receipt)
 _boots_decoder = msgspec.json.Decoder(dict[str, int])
 _placement_decoder = msgspec.json.Decoder(tuple[MemberView, ...])
+
+
+@lru_cache(maxsize=8_192)
+def _members(placement: str) -> tuple[MemberView, ...]:
+    """What a placement's text says; there are not many more of them than nodes."""
+    return _placement_decoder.decode(placement)
 
 
 # --- specs and mandates ---------------------------------------------------------------------------------------------
@@ -178,7 +185,7 @@ def _end_attempt(
 ) -> AttemptRow:
     attempt = p.shelves.attempts.change((job.id, number))
     attempt.state, attempt.ended_at, attempt.run_ms, attempt.message = state, p.now, run_ms, message
-    _bind(p, _placement_decoder.decode(attempt.placement), p.spec(job.spec).shape, -1)
+    _bind(p, _members(attempt.placement), p.spec(job.spec).shape, -1)
     return attempt
 
 
@@ -203,10 +210,11 @@ def settle_attempt(p: Projection, event: e.HoldClosed, number: int, lines: tuple
     """Write the receipt of the attempt whose hold is settled; it is still bound to its nodes, whose GPU models count."""
     attempt = p.shelves.attempts.change((event.job, event.attempt))
     shape = p.spec(p.shelves.jobs.get(event.job).spec).shape
-    names = {member.node for member in _placement_decoder.decode(attempt.placement)}
+    names = {member.node for member in _members(attempt.placement)}
     models = sorted({p.shelves.nodes.get(name).gpu_model for name in names})
-    book = price_book(p.shelves.prices.get(number))
-    attempt.receipt = _json.encode(receipt_of(event, lines, shape, number, book, models, p.now)).decode()
+    attempt.receipt = _json.encode(
+        receipt_of(event, lines, shape, number, p.book(number), models, p.now)
+    ).decode()
 
 
 def tell_refund(p: Projection, event: e.Refunded) -> None:

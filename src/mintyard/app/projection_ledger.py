@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -20,6 +21,12 @@ _json = msgspec.json.Encoder(order="deterministic")
 _lines_decoder = msgspec.json.Decoder(tuple[HoldLine, ...])
 _ceilings_decoder = msgspec.json.Decoder(list[tuple[str, str, int]])
 _amounts_decoder = msgspec.json.Decoder(dict[str, int])
+
+
+@lru_cache(maxsize=4_096)
+def _lines(text: str) -> tuple[HoldLine, ...]:
+    """Many holds have the same lines: jobs of one spec and one payer."""
+    return _lines_decoder.decode(text)
 
 
 def text_of(value: object) -> str:
@@ -164,7 +171,7 @@ def hold_closed(p: Projection, event: e.HoldClosed) -> None:
     row.used = text_of(_amounts(event.used))
     p.post(event, row.id, row.job, row.attempt)
     if row.job and event.trigger == "settle":
-        settle_attempt(p, event, row.book, _lines_decoder.decode(row.lines))
+        settle_attempt(p, event, row.book, _lines(row.lines))
 
 
 def refunded(p: Projection, event: e.Refunded) -> None:

@@ -16,6 +16,7 @@ from mintyard.domain.jobs.spec import Shape
 from mintyard.domain.ledger.prices import RESOURCES, PriceBook, bill, per_ms
 from mintyard.domain.units import Unit
 
+_CPU = RESOURCES.index(Unit.CPU)
 _models_decoder = msgspec.json.Decoder(dict[str, int])
 
 
@@ -35,9 +36,9 @@ def pairs(flat: Sequence[int]) -> Iterable[tuple[int, int]]:
     return zip(flat[::2], flat[1::2], strict=True)
 
 
-def used_amounts(flat: Sequence[str | int]) -> dict[Unit, int]:
-    """Unit -> amount of a flat tuple (unit, amount, ...)."""
-    return {Unit(unit): int(amount) for unit, amount in zip(flat[::2], flat[1::2], strict=True)}
+def used_amounts(flat: Sequence[str | int]) -> dict[str, int]:
+    """Amounts by unit of a flat tuple (unit, amount, ...)."""
+    return {str(unit): int(amount) for unit, amount in zip(flat[::2], flat[1::2], strict=True)}
 
 
 def receipt_of(
@@ -52,7 +53,7 @@ def receipt_of(
     """The receipt of one settled attempt. `gpu_models` are those of the nodes that it ran on."""
     used = used_amounts(event.used)
     stock_per_ms = per_ms(shape)
-    run_ms = used.get(Unit.CPU, 0) // stock_per_ms[RESOURCES.index(Unit.CPU)]
+    run_ms = used.get(Unit.CPU, 0) // stock_per_ms[_CPU]
     resources = _resources(shape, run_ms, book, book.gpu_rate(gpu_models or [""]), used.get(Unit.MONEY, 0))
     spent = dict(pairs(event.spent))
     charged = tuple(_charge(line, resources, spent) for line in lines)

@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import Column, Connection, Table, select
 
 from mintyard.app.read_model import schema
-from mintyard.app.read_model.batches import read_rows, write_rows
+from mintyard.app.read_model.batches import read_rows, write_rows, write_tuples
 from mintyard.app.read_model.rows import (
     ROWS,
     AccountRow,
@@ -24,7 +24,6 @@ from mintyard.app.read_model.rows import (
     JobRow,
     MandateRow,
     NodeRow,
-    PostingRow,
     PriceRow,
     RevocationRow,
     SpecRow,
@@ -125,7 +124,8 @@ class Shelves:
         self.attempts: Shelf[AttemptRow] = Shelf(schema.attempts)
         self.holds: Shelf[HoldRow] = Shelf(schema.holds)
         self.prices: Shelf[PriceRow] = Shelf(schema.prices, kept=2**62)
-        self.postings: list[PostingRow] = []
+        self.postings: list[tuple[Any, ...]] = []
+        """Rows of `PostingRow`'s columns: most of all that is written, so they are tuples from the start."""
 
     @property
     def all(self) -> list[Shelf[Any]]:
@@ -142,7 +142,7 @@ class Shelves:
     def write(self, connection: Connection) -> int:
         """Write everything that has changed; how many rows."""
         written = sum(shelf.write() for shelf in self.all) + len(self.postings)
-        write_rows(connection, schema.postings, self.postings)
+        write_tuples(connection, schema.postings, self.postings)
         self.postings.clear()
         return written
 

@@ -42,14 +42,18 @@ _ROWS_AT_ONCE: Final = 4_096
 
 def write_rows(connection: Connection, table: Table, rows: Sequence[msgspec.Struct]) -> None:
     """Insert the rows, or replace those that have the same key. Keys must differ within the batch."""
-    if not rows:
+    write_tuples(connection, table, [msgspec.structs.astuple(row) for row in rows])
+
+
+def write_tuples(connection: Connection, table: Table, tuples: Sequence[tuple[Any, ...]]) -> None:
+    """`write_rows` for rows that are tuples already, in the order of the table's columns."""
+    if not tuples:
         return
     if connection.dialect.name == "postgresql":
-        for at in range(0, len(rows), _ROWS_AT_ONCE):
-            _write_columns(connection, table, rows[at : at + _ROWS_AT_ONCE])
+        for at in range(0, len(tuples), _ROWS_AT_ONCE):
+            _write_columns(connection, table, tuples[at : at + _ROWS_AT_ONCE])
         return
     statement, amounts = _sqlite_upsert(table)
-    tuples = [msgspec.structs.astuple(row) for row in rows]
     if amounts:
         tuples = [_with_text(values, amounts) for values in tuples]
     connection.exec_driver_sql(statement, tuples)
@@ -62,8 +66,8 @@ def _with_text(values: tuple[Any, ...], amounts: Sequence[int]) -> tuple[Any, ..
     return tuple(changed)
 
 
-def _write_columns(connection: Connection, table: Table, rows: Sequence[msgspec.Struct]) -> None:
-    columns = [list(column) for column in zip(*map(msgspec.structs.astuple, rows), strict=True)]
+def _write_columns(connection: Connection, table: Table, rows: Sequence[tuple[Any, ...]]) -> None:
+    columns = [list(column) for column in zip(*rows, strict=True)]
     for at, column in enumerate(table.columns):
         if isinstance(column.type, Amount):
             columns[at] = [str(value) for value in columns[at]]
