@@ -112,18 +112,23 @@ def installed(name: str) -> Iterator[None]:
         yield
         return
     discipline = DISCIPLINES[name]()
-    enqueue, place_pending = State.enqueue, hub.rounds.place_pending
+    enqueue, enqueue_many, place_pending = State.enqueue, State.enqueue_many, hub.rounds.place_pending
 
     def enqueued(state: State, job: Job, queued_at: int) -> None:
         enqueue(state, job, queued_at)
         discipline.add(state, job)
 
-    State.enqueue = enqueued
+    def enqueued_many(state: State, jobs: list[Job]) -> None:
+        enqueue_many(state, jobs)
+        for job in jobs:
+            discipline.add(state, job)
+
+    State.enqueue, State.enqueue_many = enqueued, enqueued_many
     hub.rounds.place_pending = discipline.place_pending
     try:
         yield
     finally:
-        State.enqueue, hub.rounds.place_pending = enqueue, place_pending
+        State.enqueue, State.enqueue_many, hub.rounds.place_pending = enqueue, enqueue_many, place_pending
 
 
 def _take(table: Any, node: int, shape: Shape) -> int:

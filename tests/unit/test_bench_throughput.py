@@ -9,7 +9,7 @@ import pytest
 from bench.report import table
 from bench.throughput import tenants
 from bench.throughput.capacity import POLICIES, simulate
-from bench.throughput.disciplines import PriorityQueue, RoundRobin
+from bench.throughput.disciplines import DISCIPLINES, PriorityQueue, RoundRobin, installed
 from bench.throughput.run import Settings, run
 from bench.throughput.split import measure
 
@@ -41,10 +41,14 @@ def small_hub() -> tuple[State, int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rate", [0, 300])
-async def test_every_task_of_a_run_ends_or_is_refused(tmp_path: Path, rate: int) -> None:
-    settings = Settings(rate=rate, seconds=0.3, warm_s=0.1, window=64, projector=False)
-    result = await asyncio.wait_for(run(settings, tmp_path), 120)
+@pytest.mark.parametrize(
+    ("rate", "discipline"), [(0, ""), (300, ""), *((rate, name) for rate in (0, 300) for name in DISCIPLINES)]
+)
+async def test_every_task_of_a_run_ends_or_is_refused(tmp_path: Path, rate: int, discipline: str) -> None:
+    """Alone or many at once, under ours and under the disciplines that ours is compared with."""
+    settings = Settings(rate=rate, seconds=0.3, warm_s=0.1, window=64, projector=False, discipline=discipline)
+    with installed(discipline):
+        result = await asyncio.wait_for(run(settings, tmp_path), 120)
     assert result["refused"] == result["unfinished"] == 0
     assert result["bytes_per_task"] > 0
 

@@ -454,11 +454,15 @@ class State:
         )
 
     def enqueue_all(self, jobs: list[Job]) -> None:
-        """`enqueue` for many jobs at once, each from its own `queued_at` on; none of them may wait already."""
+        """`enqueue` for each job from its own `queued_at` on, one by one or at once, whichever is faster; none may wait already."""
         if len(jobs) < _FEW_JOBS:
             for job in jobs:
                 self.enqueue(job, job.queued_at)
-            return
+        else:
+            self.enqueue_many(jobs)
+
+    def enqueue_many(self, jobs: list[Job]) -> None:
+        """`enqueue_all` at once."""
         for job in jobs:
             account = job.mandate.account
             if account.tenant < 0:
