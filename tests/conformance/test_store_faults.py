@@ -173,5 +173,5 @@ def test_a_leader_that_recovers_loses_nothing_and_a_seed_repeats(seed: int) -> N
 
 
 def test_all_faults_occur() -> None:
-    seen = {entry.fault for entry in drive(1, 400)[0] if hasattr(entry, "fault")}  # type: ignore[attr-defined]
+    seen = {entry.fault for entry in drive(1, 400)[0] if hasattr(entry, "fault")}
     assert seen == set(Fault)

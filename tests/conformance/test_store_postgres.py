@@ -76,7 +76,7 @@ def wait_until(backend: PostgresBackend, pid: int, condition: str) -> None:
     end = time.monotonic() + 20
     while time.monotonic() < end:
         found = backend.admin.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND " + condition,  # type: ignore[arg-type]
+            "SELECT count(*) FROM pg_stat_activity WHERE pid = %s AND " + condition,
             (pid,),
         ).fetchone()
         if found == (1,):
@@ -148,7 +148,7 @@ class TestLostConnections:
     def test_before_the_commit_nothing_was_written(self, backend: PostgresBackend) -> None:
         store, lease, records = started(backend, 2)
         with psycopg.connect(backend.server) as rival:
-            rival.execute(f'SELECT * FROM "{backend.schema}".leader FOR UPDATE')  # type: ignore[arg-type]
+            rival.execute(f'SELECT * FROM "{backend.schema}".leader FOR UPDATE')
             attempt = Attempt(lambda: store.append(lease.term, chain_on(records[-1], 1, lease.term)))
             wait_until(backend, pid_of(store), "wait_event_type = 'Lock'")
             terminate(backend, pid_of(store))
@@ -218,7 +218,7 @@ class TestServerErrors:
         _, lease, records = started(backend, 2)
         impatient = open_postgres(f"{backend.url}&timeout_ms=50")
         with psycopg.connect(backend.server) as rival:
-            rival.execute(f'SELECT * FROM "{backend.schema}".leader FOR UPDATE')  # type: ignore[arg-type]
+            rival.execute(f'SELECT * FROM "{backend.schema}".leader FOR UPDATE')
             with pytest.raises(StoreUnavailable):
                 impatient.append(lease.term, chain_on(records[-1], 1, lease.term))
             assert impatient.read(0, 9) == records

@@ -92,7 +92,7 @@ def test_a_job_from_nothing_to_its_receipt(site: Site) -> None:
         SCRIPT,
         status=1,
     )
-    number = re.search(r"\d+", out)[0]  # type: ignore[index]
+    number = re.search(r"\d+", out)[0]
     assert (site.folder / "work" / "made.txt").read_text() == "made here\n"
     assert site("job", "logs", number) == "hello\n"
     assert site("job", "logs", "-e", number) == "oh\n"

@@ -25,7 +25,7 @@ class MutatingLoader(SourceFileLoader, SourceLoader):
         super().__init__(fullname, path)
         self.mutant = mutant
 
-    def get_code(self, fullname: str):  # type: ignore[override]
+    def get_code(self, fullname: str):
         source = self.get_data(self.path).decode()
         assert self.mutant.old in source, f"{self.mutant} does not occur"
         return compile(source.replace(self.mutant.old, self.mutant.new, 1), self.path, "exec")

@@ -169,7 +169,7 @@ async def test_what_piles_up_goes_out_in_one_append() -> None:
 async def test_a_failed_commit_discards_the_state(fault: Fault) -> None:
     disk = MemoryDisk()
     faulty = FaultyStore(MemoryStore(disk), FaultPlan(3))
-    faulty.close = lambda: None  # type: ignore[method-assign]
+    faulty.close = lambda: None
     faulty.quiet = True
     writer = await lead(lambda: faulty)
     link = link_of(writer)

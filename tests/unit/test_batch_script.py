@@ -39,7 +39,7 @@ srun python train.py
 
 
 def wrapped(*flags: str, **options: object) -> Job:
-    return parse_batch_script(None, ["--wrap", "python train.py", *flags], now_ns=0, **options).job  # type: ignore[arg-type]
+    return parse_batch_script(None, ["--wrap", "python train.py", *flags], now_ns=0, **options).job
 
 
 def test_script_as_it_is() -> None:

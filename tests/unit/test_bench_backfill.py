@@ -82,7 +82,7 @@ def test_the_schedule_is_that_of_the_textbook(seed: int) -> None:
 @given(seed=st.integers(0, 2**32), rules=st.sampled_from([EASY, SJBF, RATIO]))
 def test_nodes_with_one_core_each_give_the_same_schedule(seed: int, rules: object) -> None:
     log = random_log(seed, 25)
-    assert replay(log, rules, nodes=8).wait_s.tolist() == replay(log, rules).wait_s.tolist()  # type: ignore[arg-type]
+    assert replay(log, rules, nodes=8).wait_s.tolist() == replay(log, rules).wait_s.tolist()
 
 
 def test_knowing_more_can_only_change_the_schedule_not_lose_a_job() -> None:

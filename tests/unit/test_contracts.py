@@ -223,7 +223,7 @@ def test_locked_requirements_cover_the_project() -> None:
         names = {
             re.match(r"[A-Za-z0-9._-]+", item)[0].lower().replace("_", "-").replace(".", "-")
             for item in wanted
-        }  # type: ignore[index]
+        }
         assert names <= locked, f"run `make lock`: {sorted(names - locked)}"
         assert "://" not in text
         assert text.count("--hash=sha256:") >= len(locked)

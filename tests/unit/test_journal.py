@@ -25,7 +25,7 @@ def chain(count: int, term: int = 1) -> list[Record]:
 
 
 def replaced(record: Record, **fields: object) -> Record:
-    return Record(**({name: getattr(record, name) for name in record.__struct_fields__} | fields))  # type: ignore[arg-type]
+    return Record(**({name: getattr(record, name) for name in record.__struct_fields__} | fields))
 
 
 def rechained(records: list[Record]) -> list[Record]:
@@ -39,7 +39,7 @@ def rechained(records: list[Record]) -> list[Record]:
 
 def where(records: list[Record], **known: object) -> int:
     with pytest.raises(VerificationFailed) as caught:
-        verify(records, **known)  # type: ignore[arg-type]
+        verify(records, **known)
     return caught.value.params["seq"]
 
 

@@ -35,7 +35,7 @@ HOUR_MS = 3_600_000
 
 
 def spec(**changes: object) -> JobSpec:
-    shape = Shape(**{"cpus_milli": 1_000, "memory_mib": 512, **changes})  # type: ignore[arg-type]
+    shape = Shape(**{"cpus_milli": 1_000, "memory_mib": 512, **changes})
     return JobSpec("train", shape, time_limit_ms=HOUR_MS)
 
 

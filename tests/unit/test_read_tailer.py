@@ -98,7 +98,7 @@ class Damaged:
 )
 def test_an_altered_record_ends_the_tailer_before_it_is_taken(changes: dict[str, object]) -> None:
     run, collector = played(), Collector()
-    tailer = Tailer(Damaged(run.store, 12, changes), collector, 4)  # type: ignore[arg-type]
+    tailer = Tailer(Damaged(run.store, 12, changes), collector, 4)
     with pytest.raises(VerificationFailed):
         tailer.run(threading.Event())
     assert collector.taken == list(range(1, 9))

@@ -18,7 +18,7 @@ from mintyard.app.trace_replay import ReplayOptions, main, replay
 from mintyard.app.trace_replay_hub import Journal, ReplayHub
 from mintyard.app.trace_replay_workload import Rules
 from mintyard.domain import commands as c
-from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, NodeSeen, Outcome, Report
+from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, NodeGone, NodeSeen, Outcome, Report
 from mintyard.domain.jobs.spec import Array, Dependency, JobRequest, JobSpec, Shape, When
 from mintyard.domain.replies import Batch, Ticket
 from mintyard.domain.scheduling.choices import Backfill, Order
@@ -213,24 +213,54 @@ def test_requests_about_jobs_find_them_under_their_new_numbers() -> None:
     made.store.close()
 
 
+TWO_GPUS = JobSpec("two", Shape(1_000, 512, gpus=2), 600_000)
+
+
+def nodes_of(made: Recorded, job: int) -> list[str]:
+    return [node.name for node in made.hub.state.running_on(made.hub.state.jobs[job].placement)]
+
+
 def test_a_lost_node_takes_what_runs_there_now(recorded: Recorded) -> None:
-    first, second = recorded.submit(0, ONE_GPU, ONE_GPU)
+    """As recorded the first job is lost with its node; two nodes with two GPUs each leave no other choice to anyone."""
+    first, second = recorded.submit(0, TWO_GPUS, TWO_GPUS)
     recorded.started(1, first, second)
-    lost = recorded.hub.state.nodes_by_index[recorded.hub.state.jobs[first].placement[0][0]].name
-    recorded.ended(50, first, 49, Outcome.NODE_LOST)
-    recorded.started(51, first)
-    recorded.ended(151, first, 100)
-    if second in recorded.hub.state.jobs:
-        recorded.ended(201, second, 200)
+    (node,) = nodes_of(recorded, first)
+    assert nodes_of(recorded, second) != [node]
+    recorded.report(50, NodeGone(node), AttemptEnded(first, 1, "boot", Outcome.NODE_LOST, run_ms=49_000))
+    recorded.report(60, NodeSeen(node, 8_000, 16_384, 2))
+    recorded.started(61, first)
+    recorded.ended(161, first, 100)
+    recorded.ended(201, second, 200)
+    for policy in (Policy.STRANDED, Policy.LEAST_LOADED):
+        found = recorded.under(policy)
+        before, now = times(found)
+        assert before == now
+        assert [found.otherwise.jobs[job].attempts for job in (first, second)] == [2, 1]
+        assert found.comparison.otherwise.succeeded == 2
+
+
+def test_the_other_node_of_a_lost_gang_is_not_lost(recorded: Recorded) -> None:
+    """A small job beside one member of the gang runs on when the other member's node is lost."""
+    gang = JobSpec("gang", Shape(5_000, 512, members=2), 600_000)
+    (first,) = recorded.submit(0, gang)
+    (small,) = recorded.submit(0, JobSpec("small", Shape(3_000, 512), 600_000))
+    recorded.started(1, first, small)
+    (kept,) = nodes_of(recorded, small)
+    (gone,) = set(nodes_of(recorded, first)) - {kept}
+    lost = AttemptEnded(first, 1, "boot", Outcome.NODE_LOST, run_ms=49_000)
+    recorded.report(50, NodeGone(gone), lost)
+    recorded.report(60, NodeSeen(gone, 8_000, 16_384, 2))
+    recorded.started(61, first)
+    recorded.ended(161, first, 100)
+    recorded.ended(201, small, 200)
     found = recorded.under(Policy.STRANDED)
     before, now = times(found)
-    assert before[first] == now[first]
-    assert lost
-    assert found.otherwise.jobs[first].attempts == 2
+    assert before == now
+    assert [found.otherwise.jobs[job].attempts for job in (first, small)] == [2, 1]
     assert found.comparison.otherwise.succeeded == 2
 
 
-def test_what_was_cut_off_runs_until_somebody_ends_it(recorded: Recorded) -> None:
+def test_what_was_cut_off_runs_until_it_is_cancelled(recorded: Recorded) -> None:
     (job,) = recorded.submit(0, ONE_GPU)
     recorded.started(1, job)
     recorded.take(30, c.ControlJobs(None, "cancel", (job,)))
@@ -239,6 +269,17 @@ def test_what_was_cut_off_runs_until_somebody_ends_it(recorded: Recorded) -> Non
     assert found.comparison.unknown.no_own_end == 1
     ended = found.otherwise.jobs[job]
     assert (ended.trigger, (ended.ended_at - START) // NS_PER_S) == ("cancel", 30)
+
+
+def test_what_was_cut_off_runs_to_its_limit_at_most(recorded: Recorded) -> None:
+    """Cancelled at 700 s after a late start; where it starts at once it would be at its limit of 600 s before that."""
+    blocker, job = recorded.submit(0, *(JobSpec(f"full{n}", Shape(8_000, 512), 600_000) for n in (1, 2)))
+    recorded.started(1, blocker, job)
+    recorded.take(700, c.ControlJobs(None, "cancel", (job,)))
+    recorded.ended(701, job, 599, Outcome.STOPPED)
+    recorded.ended(702, blocker, 500)
+    ended = recorded.under(Policy.BEST_FIT).otherwise.jobs[job]
+    assert (ended.trigger, (ended.ended_at - START) // NS_PER_S) == ("time_out", 601)
 
 
 def test_retries_end_as_they_ended(recorded: Recorded) -> None:
@@ -262,7 +303,7 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     drawn = tmp_path / "both.svg"
     assert main(["--journal", str(hub), "--policy", "fgd", "-o", "json", "--plot", str(drawn)]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert told["rules"] == "fgd / nodes / ageing"
+    assert told["rules"] == "fgd / easy / ageing"
     assert told["otherwise"]["jobs"] == 30
     assert drawn.read_text().startswith("<svg")
     assert main(["--journal", str(hub), "--policy", "fgd"]) == 0

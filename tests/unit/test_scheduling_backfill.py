@@ -37,7 +37,7 @@ class Yard:
     def __init__(self, *nodes: tuple[int, int]) -> None:
         self.cluster, self.queue, self.shapes = Cluster(), PendingQueue(), ShapeTable()
         self.kinds, self.history = JobKinds(), History()
-        self.running: RunningJobs[SimpleNamespace] = RunningJobs(self.describe)  # type: ignore[type-var]
+        self.running: RunningJobs[SimpleNamespace] = RunningJobs(self.describe)
         self.live: dict[int, SimpleNamespace] = {}
         self.limits: dict[int, int] = {}
         for index, (cpus, gpus) in enumerate(nodes):
@@ -210,7 +210,7 @@ def expected(yard: Yard, now_s: int, rules: Rules) -> Round:
     for index, (one, shape) in enumerate(zip(classes, shapes, strict=True)):
         weights = tuple(waiting_rows[index, WEIGHT_CPU : WEIGHT_GPU + 1].tolist())
         milli = shape.gpu_milli if shape.gpus else 0
-        needs[one] = Need(shape.cpus_milli, 0, shape.gpus, milli, weights, index)  # type: ignore[arg-type]
+        needs[one] = Need(shape.cpus_milli, 0, shape.gpus, milli, weights, index)
     views = node_views(yard.cluster, [(shape.gpu_models, shape.labels) for shape in shapes])
     running = [
         Held(0, live.end, live.placement, needs[live.shape_class]) for _, live in sorted(yard.live.items())
@@ -295,7 +295,7 @@ def test_nothing_that_is_backfilled_delays_a_reservation(seed: int, order: Order
 @given(seed=st.integers(0, 2**32))
 def test_rows_are_what_runs(seed: int) -> None:
     rng = random.Random(seed)
-    running: RunningJobs[SimpleNamespace] = RunningJobs(Yard.describe)  # type: ignore[type-var]
+    running: RunningJobs[SimpleNamespace] = RunningJobs(Yard.describe)
     live: dict[int, SimpleNamespace] = {}
     for step in range(60):
         if live and rng.random() < 0.45:

@@ -27,7 +27,7 @@ def small() -> Cluster:
 
 def summary(cluster: Cluster, name: str) -> tuple[int, int, int]:
     node = cluster.index_of(name)
-    return tuple(int(cluster.table[row, node]) for row in (WHOLE, WIDEST, IDLE))  # type: ignore[return-value]
+    return tuple(int(cluster.table[row, node]) for row in (WHOLE, WIDEST, IDLE))
 
 
 def test_take_and_give_back() -> None:
@@ -140,9 +140,9 @@ def test_bad_nodes_are_refused_and_leave_nothing() -> None:
         (1.5, 1, 0),
     ):
         with pytest.raises(InvalidSpec):
-            cluster.add_node("x", *totals)  # type: ignore[arg-type]
+            cluster.add_node("x", *totals)
         with pytest.raises(InvalidSpec):
-            cluster.update_node("a", *totals)  # type: ignore[arg-type]
+            cluster.update_node("a", *totals)
     with pytest.raises(AlreadyExists):
         cluster.add_node("a", 1, 1)
     for call in (cluster.remove_node, cluster.index_of, cluster.node):

@@ -51,7 +51,7 @@ class Yard:
         return [job for job, _ in plan.placements]
 
     def end(self, job: int) -> None:
-        self.cluster.give_back(*self.running.pop(job))  # type: ignore[arg-type]
+        self.cluster.give_back(*self.running.pop(job))
 
 
 def test_by_priority_then_age_then_number() -> None:

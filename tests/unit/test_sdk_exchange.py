@@ -248,7 +248,7 @@ def view(state: str, **fields: object) -> JobView:
         "job": 1, "label": "1", "name": "n", "account": "a", "state": state, "resources": resources, "queue": "q",
         "priority": 1, "time_limit_ms": 1, "grace_ms": 1, "retries": 0, "cost": "0",
     }  # fmt: skip
-    return JobView(**given_ | fields)  # type: ignore[arg-type]
+    return JobView(**given_ | fields)
 
 
 @pytest.mark.parametrize(
@@ -282,5 +282,5 @@ def test_how_a_job_ended_is_told() -> None:
         ({"tasks": {"failed": 1, "succeeded": 2}}, "1 failed, 2 succeeded"),
     ):
         with pytest.raises(JobNotSucceeded, match=told):
-            check_outcome(view("failed", **fields))  # type: ignore[arg-type]
+            check_outcome(view("failed", **fields))
     assert not has_ended(view("running"))

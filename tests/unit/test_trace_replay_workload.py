@@ -27,7 +27,7 @@ NODES = [TraceNode("a", 8_000, 16_384, 4, "a100"), TraceNode("b", 16_000, 32_768
 
 
 def made(*jobs: TraceJob, nodes: list[TraceNode] = NODES, **rules: object) -> Workload:
-    return make_workload(Trace("test", list(jobs)), nodes, Rules(**rules), "file")  # type: ignore[arg-type]
+    return make_workload(Trace("test", list(jobs)), nodes, Rules(**rules), "file")
 
 
 # --- machines ---------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from msgspec import Meta
 from mintyard.domain.errors import ConfigInvalid, InvalidName
 from mintyard.domain.ids import check_name
 from mintyard.domain.limits import MAX_INFLIGHT_COMMANDS, MAX_LEASE_LIFE_MS
+from mintyard.domain.scheduling.choices import DEFAULT_BACKFILL, DEFAULT_ORDER
 
 PREFIX: Final = "MINTYARD_"
 CONFIG_FILE: Final = "mintyard.toml"
@@ -80,9 +81,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Ticks under load are at least this far apart."""
     round_limit: Annotated[int, Meta(ge=1, le=100_000)] = 1_024
     """Starts planned in one round."""
-    backfill: Literal["nodes", "easy", "conservative"] = "easy"
+    backfill: Literal["nodes", "easy", "conservative"] = DEFAULT_BACKFILL.value
     """How jobs that don't fit are kept from waiting for ever: whole nodes after a minute, or starts reserved by time limits."""
-    order: Literal["ageing", "response_ratio"] = "ageing"
+    order: Literal["ageing", "response_ratio"] = DEFAULT_ORDER.value
     """Whether priorities age by one scale for all, or each by its predicted run time, which favours short jobs."""
     max_inflight: Annotated[int, Meta(ge=1, le=MAX_INFLIGHT_COMMANDS)] = MAX_INFLIGHT_COMMANDS
     """Commands taken and not answered, beyond which the hub is overloaded."""

@@ -25,7 +25,7 @@ from mintyard.domain.events import AnyEvent
 from mintyard.domain.jobs.bulk import submits
 from mintyard.domain.limits import MAX_COMMANDS_PER_TICK, MAX_RECORD_BYTES
 from mintyard.domain.replies import Refusal
-from mintyard.domain.scheduling.choices import Backfill, Order
+from mintyard.domain.scheduling.choices import DEFAULT_BACKFILL, DEFAULT_ORDER, Backfill, Order
 from mintyard.domain.state import State
 from mintyard.ports.store import Record
 
@@ -89,8 +89,8 @@ class Decisions:
         round_limit: int = DEFAULT_ROUND_LIMIT,
         timer: Callable[[], float] = lambda: 0.0,
         *,
-        backfill: Backfill = Backfill.NODES,
-        order: Order = Order.AGEING,
+        backfill: Backfill = DEFAULT_BACKFILL,
+        order: Order = DEFAULT_ORDER,
     ) -> None:
         self.state = state
         self.head = head

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Final, cast
 
-from mintyard.domain.errors import InvalidRequest, StoreUnavailable
+from mintyard.domain.errors import InvalidRequest, NotFound, StoreUnavailable
 from mintyard.ports.store import Store
 
 GROUP: Final = "mintyard.stores"
@@ -35,6 +36,34 @@ def open_store(url: str) -> Store:
     except ImportError as error:
         raise StoreUnavailable(why=f"its adapter can't be loaded ({error}); install mintyard[hub]") from error
     return opener(url)
+
+
+def journal_file(folder: Path) -> Path:
+    """Where a hub keeps the journal in its folder."""
+    return folder / "journal" / "journal.db"
+
+
+def recorded_url(place: str) -> str:
+    """The URL of the journal in a hub's folder, in a file, or already at a URL. Errors: `NotFound`."""
+    if _SCHEME.match(place) is not None:
+        return place
+    path = Path(place).expanduser().absolute()
+    path = journal_file(path) if path.is_dir() else path
+    if not path.is_file():
+        raise NotFound(what="journal", name=str(path))
+    return f"sqlite:///{path}"
+
+
+def url_to_write(place: str) -> str:
+    """The URL of a journal to begin in a folder, which is made, where a hub would keep it; or `place` if it is a URL."""
+    if _SCHEME.match(place) is not None:
+        return place
+    path = journal_file(Path(place).expanduser().absolute())
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise InvalidRequest(why=f"{place!r} can't be a folder ({error.strerror})") from error
+    return f"sqlite:///{path}"
 
 
 def schemes() -> list[str]:

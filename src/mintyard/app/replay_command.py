@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Final
 
 import msgspec
 
 from mintyard.app import replay_comparison as comparison
 from mintyard.app.journal import stream
-from mintyard.app.journal_store import open_store
+from mintyard.app.journal_store import open_store, recorded_url
 from mintyard.app.replay_otherwise import Change
+from mintyard.app.replay_output import (
+    Progress,
+    check_plot,
+    print_json,
+    print_tables,
+    progress_bar,
+    write_plot,
+)
 from mintyard.app.replay_world import read_world, text_of
 from mintyard.app.warmup import warm_up
-from mintyard.domain.errors import Exit, InvalidRequest, NotFound
+from mintyard.domain.errors import Exit, InvalidRequest
 from mintyard.domain.snapshot import state_hash
 from mintyard.ports.store import Store
-
-Progress = Callable[[int, int], None]
-_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
 class Alike(msgspec.Struct, frozen=True):
@@ -37,13 +39,7 @@ class Alike(msgspec.Struct, frozen=True):
 @contextmanager
 def opened(place: str) -> Iterator[Store]:
     """The journal in a hub's folder, in a file, or at a store's URL, to read from. Errors: `NotFound`, those of the store."""
-    if _SCHEME.match(place) is None:
-        path = Path(place).expanduser().absolute()
-        path = path / "journal" / "journal.db" if path.is_dir() else path
-        if not path.is_file():
-            raise NotFound(what="journal", name=str(path))
-        place = f"sqlite:///{path}"
-    store = open_store(place)
+    store = open_store(recorded_url(place))
     try:
         if store.head() is None:
             raise InvalidRequest(why="the journal has no record yet")
@@ -72,60 +68,27 @@ def replay_otherwise(place: str, change: Change, progress: Progress) -> comparis
 
 def run(place: str, change: Change, output: str, plot: str) -> int:
     """Print what comes of it; the exit status."""
-    if plot and not plot.lower().endswith(".svg"):
-        raise InvalidRequest(why=f"plot {plot!r} is no .svg file; SVG is what there is")
+    check_plot(plot)
     if change == Change():
         if plot:
             raise InvalidRequest(why="there is nothing to plot without --policy, --backfill or --order")
         alike = replay_alike(place)
         if output == "json":
-            _json(alike)
+            print_json(alike)
         else:
             sys.stdout.write(
                 f"{alike.records:,} records, {alike.jobs:,} jobs: every event decided alike\n"
                 f"state hash {alike.state_hash}\n"
             )
         return int(Exit.OK)
-    found = _with_bar(place, change, quiet=output == "json")
+    with progress_bar(
+        "reading the record", "replaying under other rules", quiet=output == "json"
+    ) as progress:
+        found = replay_otherwise(place, change, progress)
     if plot:
-        try:
-            Path(plot).write_text(comparison.plot(found), encoding="utf-8")
-        except OSError as error:
-            raise InvalidRequest(why=f"{plot!r} can't be written ({error.strerror})") from error
+        write_plot(plot, comparison.plot(found))
     if output == "json":
-        _json(found.comparison)
-        return int(Exit.OK)
-    from rich.console import Console
-
-    console = Console()
-    for table in comparison.tables(found.comparison):
-        console.print(table)
-    if plot:
-        console.print(f"Plot written to {plot}", markup=False, highlight=False)
+        print_json(found.comparison)
+    else:
+        print_tables(comparison.tables(found.comparison), plot)
     return int(Exit.OK)
-
-
-def _with_bar(place: str, change: Change, *, quiet: bool) -> comparison.Replayed:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=quiet or not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task("reading the record", total=None)
-
-        def told(done: int, total: int) -> None:
-            bar.update(task, description="replaying under other rules", completed=done, total=total)
-
-        return replay_otherwise(place, change, told)
-
-
-def _json(value: msgspec.Struct) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mintyard.app.charts import Line, Panel, averages, svg
-from mintyard.app.replay_measures import NOT_STARTED, Figures, JobTimes, ScheduleMeasures
+from mintyard.app.replay_measures import NOT_STARTED, Figures, ScheduleMeasures
 from mintyard.app.replay_otherwise import Change, Otherwise, Unknown
 from mintyard.app.replay_world import World, read_world, text_of
 from mintyard.app.trace_replay_report import Spread, duration, money, spread
@@ -102,10 +102,6 @@ def _replayed(world: World, run: Otherwise, measures: ScheduleMeasures) -> Repla
         currency=world.state.currency,
     )
     return Replayed(comparison, world.recorded, measures, until_ms)
-
-
-def started(job: JobTimes) -> bool:
-    return job.started_at != NOT_STARTED
 
 
 # --- for people -----------------------------------------------------------------------------------------------------

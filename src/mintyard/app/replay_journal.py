@@ -13,6 +13,7 @@ import msgspec
 
 from mintyard.app.record import decode_body
 from mintyard.domain import hub, snapshot
+from mintyard.domain.errors import DecidedOtherwise
 from mintyard.domain.events import AnyEvent
 from mintyard.domain.state import State
 from mintyard.ports.store import Record
@@ -25,6 +26,12 @@ class Difference(msgspec.Struct, frozen=True):
     index: int
     recorded: AnyEvent | None
     decided: AnyEvent | None
+
+    def error(self) -> DecidedOtherwise:
+        old, new = (
+            type(one).__name__ if one is not None else "nothing" for one in (self.recorded, self.decided)
+        )
+        return DecidedOtherwise(seq=self.seq, why=f"event {self.index} is {old}, now it would be {new}")
 
 
 class ReplayReport(msgspec.Struct, frozen=True):

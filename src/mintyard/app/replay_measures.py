@@ -6,19 +6,18 @@ Times are ns of the hub's clock. Nothing is decided here.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
 
-from mintyard.app.trace_replay_report import Spread, spread
+from mintyard.app.trace_replay_report import Spread, average, spread
+from mintyard.app.trace_replay_run import SLOWDOWN_FLOOR_MS
 from mintyard.domain import events as e
 from mintyard.domain.jobs.spec import Shape
 from mintyard.domain.state import State
 from mintyard.domain.units import NS_PER_MS
 
-SLOWDOWN_FLOOR_MS: Final = 10_000
-"""Tau of the bounded slowdown (Feitelson)."""
 NOT_STARTED: Final = -1
 
 
@@ -64,7 +63,6 @@ class ScheduleMeasures:
         self.cpus = array("q")
         self.waiting = array("q")
         self._use = [0, 0]
-        self._waiting = 0
         self._placed: dict[int, JobTimes] = {}
 
     def take(self, now: int, events: Iterable[e.AnyEvent]) -> None:
@@ -148,11 +146,5 @@ class ScheduleMeasures:
             cost=sum(job.cost for job in ends),
         )
 
-    def _percent(self, used: array[int], most: int, until_ms: int) -> float:
-        if until_ms <= 0 or not most:
-            return 0.0
-        area = 0
-        for index, value in enumerate(used):
-            end = min(self.at_ms[index + 1] if index + 1 < len(used) else until_ms, until_ms)
-            area += value * max(end - self.at_ms[index], 0)
-        return round(100 * area / (most * until_ms), 3)
+    def _percent(self, used: Sequence[int], most: int, until_ms: int) -> float:
+        return average(self.at_ms, used, until_ms, most) if used and most else 0.0

@@ -5,13 +5,12 @@ the engines reported is made anew from when and where jobs start now: an attempt
 after its recorded time, or when it is told to; attempts on a node that was lost are lost.
 
 Job and hold numbers may differ from the recorded ones, since refusals may: requests that name them are translated. What can't
-be known is said in the counts: a job whose own end was never seen runs until somebody ends it, a request that was refused when
-recorded is not in a journal and stays away.
+be known is said in the counts: a job whose own end was never seen runs to its time limit or until somebody ends it, a request
+that was refused when recorded is not in a journal and stays away.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 from typing import Final
@@ -95,7 +94,6 @@ class Otherwise:
         self.unknown = Unknown()
         self._recorded: dict[int, int] = {}
         self._holds: dict[int, int] = {}
-        self._used: Counter[int] = Counter()
         self._due: list[tuple[int, int, int, int]] = []
         """(ns, start or end, job, attempt)."""
         self._ends: dict[tuple[int, int], AttemptEnded] = {}

@@ -14,12 +14,10 @@ import msgspec
 from mintyard.app.record import decode_body
 from mintyard.app.replay_journal import first_difference
 from mintyard.app.replay_measures import ScheduleMeasures
-from mintyard.domain import events as e
 from mintyard.domain import hub
 from mintyard.domain.commands import Command, PlaceHold, Submit, TakeReports, Tick
-from mintyard.domain.errors import DecidedOtherwise
 from mintyard.domain.events import AnyEvent
-from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, NodeGone, NodeSeen, Outcome, Report
+from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, NodeGone, NodeSeen, Outcome
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.replies import Batch, Done, Reply, Ticket
 from mintyard.domain.state import State
@@ -49,7 +47,10 @@ class Truth(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """At `now` everything on these nodes was lost."""
+    """At `now` everything on these nodes was lost.
+
+    Of an attempt that spans nodes: those that were reported gone, or all where none was. A node that went with nothing on it
+    is in no fault: whether it would have taken what ran there is not known."""
 
     now: int
     nodes: frozenset[str]
@@ -95,6 +96,8 @@ class _Reader:
     def __init__(self, state: State, world: World) -> None:
         self.state, self.world = state, world
         self.began: dict[tuple[int, int], int] = {}
+        self.gone: set[str] = set()
+        """Nodes reported gone and not seen since."""
 
     def take(self, record: Record) -> None:
         state, world, now = self.state, self.world, record.now
@@ -113,22 +116,18 @@ class _Reader:
                 world.given.append(Given(now, command, _tickets(command, reply), _hold(command, reply)))
         difference = first_difference(record.seq, body.events, decided)
         if difference is not None:
-            kinds = [
-                type(one).__name__ if one is not None else "nothing"
-                for one in (difference.recorded, difference.decided)
-            ]
-            why = f"event {difference.index} is {kinds[0]}, now it would be {kinds[1]}"
-            raise DecidedOtherwise(seq=record.seq, why=why)
+            raise difference.error()
         world.recorded.take(now, decided)
         world.records, world.last = world.records + 1, now
 
     def _reports(self, command: TakeReports, now: int) -> None:
         """Nodes are kept as they were reported; attempts give what is true of their jobs."""
-        nodes: list[Report] = []
+        nodes = [report for report in command.reports if isinstance(report, (NodeSeen, NodeGone))]
+        for report in nodes:
+            (self.gone.add if isinstance(report, NodeGone) else self.gone.discard)(report.node)
         lost: set[str] = set()
         for report in command.reports:
             if isinstance(report, (NodeSeen, NodeGone)):
-                nodes.append(report)
                 continue
             job = self.state.jobs.get(report.job)
             if job is None or job.attempt != report.attempt or job.state not in LIVE_JOB_STATES:
@@ -139,7 +138,8 @@ class _Reader:
                 self.world.delays.setdefault(report.job, now - job.placed_at)
             elif isinstance(report, AttemptEnded):
                 if report.outcome is Outcome.NODE_LOST:
-                    lost.update(node.name for node in self.state.running_on(job.placement))
+                    names = {node.name for node in self.state.running_on(job.placement)}
+                    lost |= names & self.gone or names
                 elif report.outcome not in _CUT:
                     # A job that was told to end but came to its own end first has told the truth, too.
                     began = self.began.get(key, job.placed_at)
@@ -162,8 +162,3 @@ def _hold(command: Command, reply: Reply) -> int:
     if isinstance(command, PlaceHold) and isinstance(reply, Done) and isinstance(reply.ref, int):
         return reply.ref
     return 0
-
-
-def jobs_of(events: Iterable[AnyEvent]) -> list[int]:
-    """The jobs that these events admitted."""
-    return [event.job for event in events if isinstance(event, e.JobAdmitted)]

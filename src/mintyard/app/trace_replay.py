@@ -7,10 +7,9 @@ trace becomes is in `trace_replay_workload`, what happens in `trace_replay_run`,
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -19,7 +18,16 @@ import msgspec
 
 from mintyard.app import trace_replay_report as reports
 from mintyard.app.charts import clean
-from mintyard.app.journal_store import open_store
+from mintyard.app.journal_store import open_store, url_to_write
+from mintyard.app.replay_output import (
+    Progress,
+    check_plot,
+    print_json,
+    print_tables,
+    progress_bar,
+    silent,
+    write_plot,
+)
 from mintyard.app.trace_replay_hub import Journal, ReplayHub, balances, spent_at
 from mintyard.app.trace_replay_run import Run
 from mintyard.app.trace_replay_workload import Rules, Workload, make_workload, synthetic_nodes
@@ -27,16 +35,14 @@ from mintyard.app.traces import open_trace, sample_trace
 from mintyard.app.warmup import warm_up
 from mintyard.domain.commands import Tick
 from mintyard.domain.errors import Exit, InvalidRequest, InvariantBroken, MintyardError
-from mintyard.domain.scheduling.choices import Backfill, Order
+from mintyard.domain.scheduling.choices import DEFAULT_BACKFILL, DEFAULT_ORDER, Backfill, Order
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.snapshot import state_hash
 from mintyard.domain.units import Unit, format_amount, parse_amount
 from mintyard.ports.traces import Trace
 
-Progress = Callable[[int, int], None]
 SYNTHETIC: Final = "synthetic:"
 DEFAULT_POLICY: Final = Tick().policy
-_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:")
 
 
 class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,26 +55,21 @@ class ReplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     nodes: str = ""
     policy: Policy = DEFAULT_POLICY
-    backfill: Backfill = Backfill.NODES
-    order: Order = Order.AGEING
+    backfill: Backfill = DEFAULT_BACKFILL
+    order: Order = DEFAULT_ORDER
     rules: Rules = Rules()
     balance: str = ""
     journal: str = ""
     plot: str = ""
 
 
-def _silent(done: int, total: int) -> None:
-    return
-
-
-def replay(options: ReplayOptions, progress: Progress = _silent) -> reports.TraceReport:
+def replay(options: ReplayOptions, progress: Progress = silent) -> reports.TraceReport:
     """Replay a trace to its end. `progress(done, total)` is called now and then, counted in jobs.
 
     Deterministic: equal files and options give the same report but for the times of this machine, and the same state hash.
     Errors: `NotFound`, `TraceMalformed`, `InvalidRequest`, `InvalidAmount`, `Infeasible` before anything is written;
     `AlreadyExists` for a journal that has records, and those of the store."""
-    if options.plot and not options.plot.lower().endswith(".svg"):
-        raise InvalidRequest(why=f"plot {options.plot!r} is no .svg file; SVG is what there is")
+    check_plot(options.plot)
     balance = parse_amount(options.balance, Unit.MONEY) if options.balance else None
     trace, source = read_trace(options)
     nodes = synthetic_nodes(options.nodes) if options.nodes.startswith(SYNTHETIC) else trace.nodes
@@ -80,7 +81,7 @@ def replay(options: ReplayOptions, progress: Progress = _silent) -> reports.Trac
             journal.flush()
         report = _report(run, options, trace, journal, (wall_s, cpu_s))
     if options.plot:
-        _write(Path(options.plot), reports.plot(report, run.measures, run.total))
+        write_plot(options.plot, reports.plot(report, run.measures, run.total))
     return report
 
 
@@ -99,15 +100,7 @@ def _journal(place: str) -> Iterator[Journal | None]:
     if not place:
         yield None
         return
-    if _SCHEME.match(place) is None:
-        # Where a hub whose folder this is keeps it: `mintyard journal verify` finds it there.
-        path = Path(place).expanduser().absolute() / "journal" / "journal.db"
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise InvalidRequest(why=f"{place!r} can't be a folder ({error.strerror})") from error
-        place = f"sqlite:///{path}"
-    store = open_store(place)
+    store = open_store(url_to_write(place))
     try:
         journal = Journal(store)
         try:
@@ -207,13 +200,6 @@ def _report(
     )
 
 
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InvalidRequest(why=f"{str(path)!r} can't be written ({error.strerror})") from error
-
-
 # --- command line -------------------------------------------------------------------------------------------------
 
 
@@ -226,7 +212,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = _options(arguments)
         if arguments.output == "json":
             report = replay(options)
-            sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+            print_json(report)
         else:
             report = show(options)
     except MintyardError as error:
@@ -259,26 +245,9 @@ def _journal_again(arguments: argparse.Namespace) -> int:
 
 def show(options: ReplayOptions) -> reports.TraceReport:
     """Replay with a progress bar (on a terminal only) and print the tables."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-        disable=not sys.stderr.isatty(),
-    )
-    with bar:
-        task = bar.add_task("replaying", total=None)
-        report = replay(options, lambda done, total: bar.update(task, completed=done, total=total))
-    console = Console()
-    for table in reports.tables(report):
-        console.print(table)
-    if options.plot:
-        console.print(f"Plot written to {options.plot}", markup=False, highlight=False)
+    with progress_bar("replaying", "replaying") as progress:
+        report = replay(options, progress)
+    print_tables(reports.tables(report), options.plot)
     return report
 
 
@@ -287,8 +256,8 @@ def _options(arguments: argparse.Namespace) -> ReplayOptions:
         file=arguments.file,
         nodes=arguments.nodes,
         policy=Policy(arguments.policy) if arguments.policy else DEFAULT_POLICY,
-        backfill=Backfill(arguments.backfill or Backfill.NODES),
-        order=Order(arguments.order or Order.AGEING),
+        backfill=Backfill(arguments.backfill or DEFAULT_BACKFILL),
+        order=Order(arguments.order or DEFAULT_ORDER),
         rules=Rules(
             arguments.limit,
             arguments.load,
@@ -338,13 +307,13 @@ def _parser() -> argparse.ArgumentParser:
         "--backfill",
         choices=[backfill.value for backfill in Backfill],
         default="",
-        help=f"how jobs that don't fit reserve (default {Backfill.NODES.value}); with --journal as --policy",
+        help=f"how jobs that don't fit reserve (default {DEFAULT_BACKFILL.value}); with --journal as --policy",
     )
     add(
         "--order",
         choices=[order.value for order in Order],
         default="",
-        help=f"by which scale priorities age (default {Order.AGEING.value}); with --journal as --policy",
+        help=f"by which scale priorities age (default {DEFAULT_ORDER.value}); with --journal as --policy",
     )
     add("--limit", type=int, default=0, metavar="N", help="the first N jobs only")
     add("--seed", type=int, default=rules.seed, help="of what is drawn at random (default %(default)s)")

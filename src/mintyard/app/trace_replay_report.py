@@ -145,8 +145,8 @@ def utilisation(measures: Measures, total: Amounts, last_arrival_ms: int, end_ms
                     resource,
                     unit,
                     most,
-                    _average(measures.at_ms, used, end_ms, most),
-                    _average(measures.at_ms, used, last_arrival_ms, most),
+                    average(measures.at_ms, used, end_ms, most),
+                    average(measures.at_ms, used, last_arrival_ms, most),
                     round(100 * peak / most, 3),
                     measures.at_ms[used.index(peak)],
                 )
@@ -154,8 +154,10 @@ def utilisation(measures: Measures, total: Amounts, last_arrival_ms: int, end_ms
     return lines
 
 
-def _average(at: Sequence[int], used: Sequence[int], until_ms: int, most: int) -> float:
-    """Percent of `most`, over the time up to `until_ms`; the sum is one of integers."""
+def average(at: Sequence[int], used: Sequence[int], until_ms: int, most: int) -> float:
+    """Percent of `most` in use over the time up to `until_ms`, where `used[i]` holds from `at[i]` on.
+
+    The sum is one of integers."""
     if until_ms <= 0:
         return round(100 * used[-1] / most, 3)
     area = 0

@@ -80,8 +80,8 @@ class Run:
         fill: bool,
         progress: Callable[[int, int], None] = lambda done, total: None,
         *,
-        backfill: Backfill = Backfill.NODES,
-        order: Order = Order.AGEING,
+        backfill: Backfill,
+        order: Order,
     ) -> None:
         self.hub, self.workload, self.fill = hub, workload, fill
         self.round = Tick(ROUND_LIMIT, policy, backfill, order)

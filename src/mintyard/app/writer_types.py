@@ -13,7 +13,7 @@ import msgspec
 from mintyard.app.decisions import DEFAULT_ROUND_LIMIT, Sink
 from mintyard.domain.errors import MintyardError
 from mintyard.domain.limits import MAX_COMMANDS_PER_TICK, MAX_INFLIGHT_COMMANDS
-from mintyard.domain.scheduling.choices import Backfill, Order
+from mintyard.domain.scheduling.choices import DEFAULT_BACKFILL, DEFAULT_ORDER, Backfill, Order
 
 
 class Phase(StrEnum):
@@ -35,8 +35,8 @@ class WriterSettings(msgspec.Struct, frozen=True, kw_only=True):
     tick_budget_ms: float = 20.0
     round_every_ms: float = 1_000.0
     round_limit: int = DEFAULT_ROUND_LIMIT
-    backfill: Backfill = Backfill.NODES
-    order: Order = Order.AGEING
+    backfill: Backfill = DEFAULT_BACKFILL
+    order: Order = DEFAULT_ORDER
     retry_ms: float = 500.0
     heartbeat_ms: float = 1_000.0
     max_inflight: int = MAX_INFLIGHT_COMMANDS

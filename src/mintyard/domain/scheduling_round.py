@@ -62,8 +62,8 @@ def place_pending(
     limit: int,
     policy: Policy,
     out: list[AnyEvent],
-    backfill: Backfill = Backfill.NODES,
-    order: Order = Order.AGEING,
+    backfill: Backfill,
+    order: Order,
 ) -> int:
     """One round of at most `limit` starts, nodes chosen by `policy`; how many jobs were placed."""
     if not len(state.queue) or not len(state.cluster):

@@ -454,7 +454,7 @@ class State:
         )
 
     def enqueue_all(self, jobs: list[Job]) -> None:
-        """`enqueue` for each job from its own `queued_at` on, one by one or at once, whichever is faster; none may wait already."""
+        """`enqueue` for each from its own `queued_at` on, one by one or at once, whichever is faster; none may wait already."""
         if len(jobs) < _FEW_JOBS:
             for job in jobs:
                 self.enqueue(job, job.queued_at)

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from mintyard.cli.options import Output
 from mintyard.cli.printer import Printer
 from mintyard.cli.quantities import moment
-from mintyard.domain.errors import DecidedOtherwise, Exit, InvalidSpec
+from mintyard.domain.errors import Exit, InvalidSpec
 from mintyard.wire.bounds import format_instant
 
 if TYPE_CHECKING:
@@ -236,12 +236,7 @@ def replay_journal(*, folder: Folder = "", store: Store = "", out: Output = _OUT
             with _progress("replaying", head.seq if head else 0) as advance:
                 report = decide_again(advance(stream(opened)))
     if report.difference is not None:
-        found = report.difference
-        kinds = [
-            type(one).__name__ if one is not None else "nothing" for one in (found.recorded, found.decided)
-        ]
-        why = f"event {found.index} is {kinds[0]}, now it would be {kinds[1]}"
-        raise DecidedOtherwise(seq=found.seq, why=why)
+        raise report.difference.error()
     told = {
         "records": report.records, "inputs": report.inputs, "events": report.events,
         "state_hash": report.state_hash.hex() if report.state_hash else None,

@@ -121,21 +121,24 @@ def attempt_ended(state: State, report: AttemptEnded, now: int, out: list[AnyEve
         moved, message = ("requeue", report.message) if hold is not None else ("park", waiting_for)
         out.append(JobRequeued(job.id, job.attempt, cause, moved, retry, run_ms, message[:500], cost))
         return
-    out.append(
-        JobEnded(
-            job.id,
-            trigger,
-            job.attempt,
-            report.exit_code,
-            report.signal,
-            run_ms,
-            max(report.cpu_ms, 0),
-            max(report.peak_memory_mib, 0),
-            job.spent + cost,
-            report.message[:500],
-        )
-    )
+    out.append(job_ended(job, trigger, report, run_ms, cost))
     end_dependents(state, job, JOB.step(job.state, trigger), now, out)
+
+
+def job_ended(job: Job, trigger: str, report: AttemptEnded, run_ms: int, cost: int) -> JobEnded:
+    """The end of a job by the end of its last attempt, which cost `cost` nano-units."""
+    return JobEnded(
+        job.id,
+        trigger,
+        job.attempt,
+        report.exit_code,
+        report.signal,
+        run_ms,
+        max(report.cpu_ms, 0),
+        max(report.peak_memory_mib, 0),
+        job.spent + cost,
+        report.message[:500],
+    )
 
 
 def verdict(job: Job, report: AttemptEnded) -> tuple[str, str, bool]:

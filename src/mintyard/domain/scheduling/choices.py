@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 
 class Backfill(StrEnum):
@@ -23,3 +24,8 @@ class Order(StrEnum):
     """One scale for all (S3)."""
     RESPONSE_RATIO = "response_ratio"
     """Its own predicted run time: base x (1 + wait / run time), Brinch Hansen's highest response ratio next (1971)."""
+
+
+DEFAULT_BACKFILL: Final = Backfill.EASY
+DEFAULT_ORDER: Final = Order.AGEING
+"""What a hub does unless it is told otherwise, and so does a replayed trace."""

@@ -39,7 +39,6 @@ MIN_SCALE_MS: Final = 10_000
 """A job counts as at least this long (the threshold of bounded slowdown) ..."""
 MAX_SCALE_MS: Final = 86_400_000
 """... and as at most this long, so that the priority of any job grows at a known pace."""
-QUANTILE_MILLI: Final = 900
 
 
 class Errors(msgspec.Struct, frozen=True):
@@ -51,10 +50,6 @@ class Errors(msgspec.Struct, frozen=True):
     absolute_ms: int = 0
     limit_absolute_ms: int = 0
     """The same for the time limit as prediction."""
-
-    @property
-    def mean_ms(self) -> int:
-        return self.absolute_ms // self.runs if self.runs else 0
 
 
 def templates(kind: Kind) -> tuple[Template, ...]:

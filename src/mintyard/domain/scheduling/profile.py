@@ -102,10 +102,6 @@ class Profile:
         """Jobs that start now."""
         self._runs = kernel.merge_runs(self._runs, np.zeros((0, 2), np.int64), run_rows(runs))
 
-    def level(self, end: int) -> int:
-        """How many reservations begin before `end`."""
-        return int(np.searchsorted(self.starts, end))
-
     def reserve(
         self, job: int, shape_class: int, need: NDArray[np.int64], length_ms: int, table: NDArray[np.int32]
     ) -> Reservation | None:

@@ -9,9 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mintyard.domain.events import AnyEvent, AttemptBegan, HoldClosed, JobEnded, Line
+from mintyard.domain.events import AnyEvent, AttemptBegan, HoldClosed, Line
 from mintyard.domain.folding import attempt_began, forget_job
-from mintyard.domain.jobs.attempts import BLAMELESS, amounts_used, begins, rate_of, run_time_ms, verdict
+from mintyard.domain.jobs.attempts import (
+    BLAMELESS,
+    amounts_used,
+    begins,
+    job_ended,
+    rate_of,
+    run_time_ms,
+    verdict,
+)
 from mintyard.domain.jobs.reports import AttemptEnded, AttemptStarted, Report
 from mintyard.domain.ledger.book import Hold
 from mintyard.domain.ledger.charging import settle
@@ -65,7 +73,7 @@ class _Run:
         run_ms = run_time_ms(job, report, self.now)
         share = self._share(job, hold, run_ms)
         share.count += 1
-        number, attempt = job.id, job.attempt
+        number = job.id
         events.append(
             HoldClosed(
                 hold.id,
@@ -76,23 +84,10 @@ class _Run:
                 share.used,
                 share.account,
                 number,
-                attempt,
+                job.attempt,
             )
         )
-        events.append(
-            JobEnded(
-                number,
-                trigger,
-                attempt,
-                report.exit_code,
-                report.signal,
-                run_ms,
-                max(report.cpu_ms, 0),
-                max(report.peak_memory_mib, 0),
-                job.spent + share.cost,
-                report.message[:500],
-            )
-        )
+        events.append(job_ended(job, trigger, report, run_ms, share.cost))
         del state.ledger.holds[hold.id]
         if hold.expires_at:
             state.due.drop("hold", hold.id)
