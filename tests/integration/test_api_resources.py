@@ -330,6 +330,65 @@ def test_nodes(hub: ApiHub, admin: httpx.Client, owner: httpx.Client) -> None:
     assert got(owner.post("/api/v1/nodes/n1/cordon"), 403)["code"] == "scope_missing"
 
 
+def test_queues(hub: ApiHub, admin: httpx.Client, owner: httpx.Client) -> None:
+    hub.onboard("other")
+    nominal = {"gpus_milli": 0, "jobs": 1}
+    for body in (
+        {"queue": "all"},
+        {
+            "queue": "lab",
+            "parent": "all",
+            "nominal": nominal,
+            "borrowing": {"jobs": 0},
+            "accounts": ["acme", "other"],
+        },
+        {"queue": "open/1", "parent": "all", "nominal": {"jobs": 3}, "lending": {"jobs": 2}},
+    ):
+        set_ = admin.post("/api/v1/queues", json=body)
+        assert got(set_)["state"] == "set"
+    queues = {one["queue"]: one for one in got(owner.get("/api/v1/queues", headers=reading(set_)))["items"]}
+    assert list(queues) == ["all", "lab", "open/1"]
+    assert queues["lab"]["accounts"] == ["acme"]
+    assert queues["lab"]["nominal"] == nominal
+    assert got(owner.post("/api/v1/jobs", json=JOB), 404)["code"] == "not_found"
+    assert got(owner.post("/api/v1/jobs", json={**JOB, "queue": "all"}), 403)["code"] == "queue_refuses"
+    refused = got(owner.post("/api/v1/jobs", json={**JOB, "queue": "lab", "gpus": 1}), 422)
+    assert refused["code"] == "never_within_quota"
+    jobs = [
+        got(owner.post("/api/v1/jobs", json={**JOB, "queue": "lab", "name": f"j{n}"}), 201)["job"]
+        for n in (1, 2)
+    ]
+    hub.send(c.Tick())
+    why = got(owner.get(f"/api/v1/jobs/{jobs[1]}/explain"))
+    assert why["reason"] == "queue_quota"
+    shown = got(owner.get("/api/v1/queues/lab"))
+    assert (shown["used"]["jobs"], shown["waiting"], shown["available"]["jobs"]) == (1, 1, 0)
+    assert got(owner.get("/api/v1/queues/none"), 404)["code"] == "not_found"
+    assert got(owner.post("/api/v1/queues", json={"queue": "mine"}), 403)["code"] == "scope_missing"
+    assert got(admin.post("/api/v1/queues/lab/remove"), 409)["code"] == "queue_busy"
+    for body in (
+        {"queue": "x", "nominal": {"gpus": 1}},
+        {"queue": "x", "nominal": {"jobs": -1}},
+        {"queue": "a b"},
+    ):
+        assert admin.post("/api/v1/queues", json=body).status_code in (400, 422)
+    for job in jobs:
+        got(owner.post(f"/api/v1/jobs/{job}/cancel"))
+    hub.send(c.TakeReports("local", (AttemptEnded(jobs[0], 1, "boot", Outcome.STOPPED),)))
+    for name in ("open%2F1", "lab", "all"):
+        assert got(admin.post(f"/api/v1/queues/{name}/remove"))["state"] == "removed"
+
+
+def test_limits_on_accounts(admin: httpx.Client, owner: httpx.Client) -> None:
+    limited = admin.post("/api/v1/accounts/acme/limits", json={"jobs": 7})
+    assert got(limited)["state"] == "limited"
+    (found,) = got(owner.get("/api/v1/limits", headers=reading(limited)))["items"]
+    assert (found["account"], found["limits"]) == ("acme", {"jobs": 7})
+    assert got(owner.post("/api/v1/accounts/acme/limits", json={}), 403)["code"] == "forbidden"
+    lifted = admin.post("/api/v1/accounts/acme/limits", json={})
+    assert got(owner.get("/api/v1/limits", headers=reading(lifted)))["items"] == []
+
+
 def test_prices(admin: httpx.Client, owner: httpx.Client) -> None:
     set_ = admin.post("/api/v1/prices", json={"gpu": "7.5", "gpu_models": {"A100": "9"}})
     got(set_, 201)

@@ -84,6 +84,54 @@ def test_prices(admin: Cli) -> None:
     assert admin.refused("price", "set", "--gpu-model", "H100")[0] == Exit.USAGE
 
 
+def test_queues(admin: Cli) -> None:
+    admin.ok("account", "open", "lab/ann", "--parents")
+    admin.ok("queue", "set", "all")
+    assert "queue night set" in admin.ok(
+        "queue", "set", "night", "--parent", "all", "--nominal", "gpus=8,cpus=64,memory=1T,jobs=20",
+        "--borrowing", "gpus=2.5", "--lending", "gpus=4", "-A", "lab",
+    )  # fmt: skip
+    listed = admin.ok("queue", "ls")
+    assert "0/8" in listed
+    assert "0/64" in listed
+    shown = admin.ok("queue", "show", "night")
+    assert "gpus=2.5" in shown
+    assert "gpus=8,cpus=64" in shown
+    admin.ok("queue", "stop", "night")
+    assert "stopped" in admin.ok("queue", "ls")
+    admin.ok("queue", "close", "night")
+    assert "refuses new jobs" in admin.ok("queue", "show", "night")
+    admin.ok("queue", "open", "night")
+    admin.ok("queue", "start", "night")
+    found = admin.json("queue", "show", "night")
+    assert (found["starting"], found["accepts"], found["accounts"]) == (True, True, ["lab"])
+    assert found["nominal"] == {
+        "gpus_milli": 8_000,
+        "cpus_milli": 64_000,
+        "memory_mib": 1_048_576,
+        "jobs": 20,
+    }
+    for amounts in (
+        "gpus",
+        "gpus=-1",
+        "gpus=x",
+        "gpus=1,gpus=2",
+        "memory=1X",
+        "disk=4",
+        "jobs=1.5",
+        "gpus=1e99",
+    ):
+        assert admin.refused("queue", "set", "x", "--nominal", amounts)[0] == Exit.USAGE
+    assert admin.refused("queue", "set", "x", "--parent", "none") == (Exit.NOT_FOUND, "not_found")
+    assert admin.refused("queue", "remove", "all") == (Exit.CONFLICT, "queue_busy")
+    admin.ok("queue", "limit", "lab", "gpus=4,jobs=10")
+    assert "gpus=4,jobs=10" in admin.ok("queue", "limits")
+    admin.ok("queue", "limit", "lab")
+    assert admin.json("queue", "limits")["items"] == []
+    admin.ok("queue", "remove", "night")
+    admin.ok("queue", "remove", "all")
+
+
 def test_nodes(admin: Cli) -> None:
     admin.hub.add_node("spare")
     assert "spare" in admin.ok("node", "ls")

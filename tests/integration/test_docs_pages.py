@@ -121,6 +121,7 @@ def test_how_to(page: Path, hub: dict[str, str], tmp_path: Path) -> None:
         "grant-and-limit": ("budget_too_small", "campus/physics/bob"),
         "run-a-dag": ("dependency_cycle", "succeeded"),
         "use-batch-scripts": ("not supported, ignored: --mail-type", "task none", "task 3"),
+        "share-with-queues": ("queue research set", "cpus=4,jobs=20", "queue centre removed"),
         "operate": ("records verified", "mintyard_", "cordoned"),
     }[page.stem]
     for words in expected:

@@ -13,6 +13,12 @@ class Mutant(NamedTuple):
     new: str
 
 
+QUOTA = "mintyard.domain.scheduling.quota"
+QUOTA_STATE = "mintyard.domain.scheduling.quota_state"
+QUOTA_TABLES = "mintyard.domain.scheduling.quota_tables"
+QUEUES = "mintyard.domain.queues"
+PLANNING = "mintyard.domain.scheduling.round"
+ROUND = "mintyard.domain.scheduling_round"
 BOOK = "mintyard.domain.ledger.book"
 CHARGING = "mintyard.domain.ledger.charging"
 OPERATIONS = "mintyard.domain.ledger.operations"
@@ -32,7 +38,6 @@ QUEUE = "mintyard.domain.scheduling.queue"
 COLUMNS = "mintyard.domain.snapshot_columns"
 DAG = "mintyard.domain.jobs.dag"
 NODES = "mintyard.domain.nodes"
-ROUND = "mintyard.domain.scheduling_round"
 
 MUTANTS = (
     # ledger: movements
@@ -193,4 +198,17 @@ MUTANTS = (
     Mutant(HUB, "if known.digest != _digest(command):", "if False:"),
     Mutant(HUB, "return _reply_decoder.decode(known.reply)", "return None"),
     Mutant(NODES, '(command.verb == "remove" and node.running)', "False"),
+    # quota
+    Mutant(QUOTA_STATE, "cells[lane, 3] += jobs", "cells[lane, 3] += 0"),
+    Mutant(QUOTA_TABLES, "own[row] = np.maximum(0, total[row] - lending[row])", "own[row] = total[row]"),
+    Mutant(QUOTA_TABLES, "total[above] += total[row] - own[row]", "total[above] += total[row]"),
+    Mutant(QUOTA_TABLES, "usage[parent] += np.maximum(usage[row] - self.own[row], 0)", "pass"),
+    Mutant(QUOTA_TABLES, "np.subtract.at(left, caps, used[lane_of_cap])", "pass"),
+    Mutant(QUOTA_STATE, "if limit < most[index]:", "if limit > most[index]:"),
+    Mutant(QUOTA, "return not self.accounts or any(", "return bool(self.accounts) or any("),
+    Mutant(QUEUES, "if asked > most[index]:", "if asked > most[index] + 1_000:"),
+    Mutant(QUEUES, "if not level.accepts:", "if not spec.accepts and not level.accepts:"),
+    Mutant(QUEUES, "if account.id == within and within != ROOT:", "if False:"),
+    Mutant(PLANNING, "self.quota.unmark(self.queue)", "pass"),
+    Mutant(FOLDING, "e.QueueSet: _lasting(queue_set)", "e.QueueSet: queue_set"),
 )

@@ -22,6 +22,7 @@ from mintyard.domain.jobs.spec import Array, Dependency, JobRequest, JobSpec, Sh
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.replies import Reply
+from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import ROLES, Authority, Block
 from mintyard.domain.units import NS_PER_MS, SCALE, Unit
@@ -86,6 +87,7 @@ class Run:
         )
         for account in ACCOUNTS:
             self.tick(self.token(account))
+        self.tick(c.SetQueue(None, QueueSpec("default")))
         for number in range(4):
             self.tick(c.TakeReports("local", (self.node(number),)))
 
@@ -126,8 +128,24 @@ class Run:
             self._grant_on,
             self._registry,
             self._nodes,
+            self._share,
         )
         return self.random.choice(kinds)()
+
+    def _share(self) -> c.Command:
+        """Queues and limits, of which the read model shows nothing."""
+        random = self.random
+        spare = f"spare{random.randint(0, 1)}"
+        return random.choice(
+            (
+                c.SetQueue(None, QueueSpec("default", nominal=Limits(jobs=random.randint(4, 40)))),
+                c.SetQueue(None, QueueSpec(spare)),
+                c.RemoveQueue(None, spare),
+                c.LimitAccount(
+                    None, random.choice(ACCOUNTS), Limits(gpus_milli=random.choice((None, 6_000)))
+                ),
+            )
+        )
 
     def _authority(self) -> Authority | None:
         return self.random.choice((None, *self.tokens))

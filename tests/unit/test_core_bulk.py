@@ -29,6 +29,7 @@ from mintyard.domain.ledger.charging import Settlement
 from mintyard.domain.ledger.prices import Bill, PriceBook
 from mintyard.domain.limits import MAX_RETRIES
 from mintyard.domain.replies import Batch, Refusal, Reply
+from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import Authority, Block, Caps
 from mintyard.domain.units import NS_PER_MS, Unit, parse_amount
@@ -78,6 +79,18 @@ def twins(seed: int) -> tuple[World, World, list[Authority]]:
     return worlds[0], worlds[1], tokens
 
 
+def share(rng: random.Random) -> c.Command:
+    """Queues and limits that change what is admitted and what starts."""
+    if rng.random() < 0.3:
+        limits = Limits(rng.choice((None, 1_000, 3_000)), jobs=rng.choice((None, 1, 4)))
+        return c.LimitAccount(None, rng.choice(("acme", "acme/vision/ann", "zeta")), limits)
+    nominal = Limits(
+        rng.choice((None, 2_000, 4_000)), rng.choice((None, 4_000)), jobs=rng.choice((None, 2, 6))
+    )
+    spec = QueueSpec("default", "", nominal, accepts=rng.random() < 0.8, starts=rng.random() < 0.8)
+    return c.SetQueue(None, spec)
+
+
 def requests(rng: random.Random, tokens: list[Authority], live: list[int]) -> list[c.Command]:
     """Mostly plain submits in streaks, with everything else between them."""
     asked: list[c.Command] = []
@@ -105,6 +118,7 @@ def requests(rng: random.Random, tokens: list[Authority], live: list[int]) -> li
                     c.EndGrant(None, rng.randint(1, 12)),
                     c.SetTokenState(None, tokens[1].root, rng.choice(("suspend", "resume"))),
                     c.SetAccountState(None, "acme/vision", rng.choice(("suspend", "resume", "resume"))),
+                    share(rng),
                     c.SetPrices(
                         None, PriceBook(START + rng.randint(0, 2) * HOUR_NS // 4, rng.randint(1, 4) * 10**9)
                     ),
@@ -317,6 +331,8 @@ def test_reports_and_rounds_at_once_are_one_after_the_other(seed: int) -> None:
                     tuple(rng.sample(live, min(len(live), 2)) or [1]),
                 )
             )
+        if rng.random() < 0.3:
+            asked.insert(rng.randrange(len(asked) + 1), share(rng))
         asked += [c.Tick(), some_reports(rng, plain.state), c.Tick(rng.randint(1, 5))]
         for world in (plain, fast):
             hub.begin(world.state, world.state.seq + 1, now)

@@ -32,6 +32,7 @@ from mintyard.domain.scheduling.layout import (
     WEIGHT_GPU,
     WEIGHT_MEMORY,
 )
+from mintyard.domain.scheduling.quota_tables import NO_TABLES
 from mintyard.domain.scheduling.reference import Reference, node_views
 from mintyard.domain.scheduling.round import KINDS
 from mintyard.domain.scheduling.scoring import Policy, fragmentation_steps, parameters, set_weights
@@ -127,6 +128,7 @@ class Arena:
             parameters(self.policy, self.table.cpu_per_gpu_milli),
             jobs,
             np.zeros(0, np.int32),
+            NO_TABLES,
             members,
             0,
             len(batch),

@@ -45,6 +45,7 @@ PATH_PARAMETERS: Final[dict[str, Parameter]] = {
         example="12_3",
     ),
     "node": text("node", "A node's name, percent-encoded.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"),
+    "queue": text("queue", "A queue's name, percent-encoded.", pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@+-]*$"),
     "token": Parameter(
         "token",
         str,

@@ -9,6 +9,7 @@ from mintyard.api.resources.holds import HOLDS
 from mintyard.api.resources.jobs import JOBS
 from mintyard.api.resources.logs import LOGS
 from mintyard.api.resources.nodes import NODES, PRICES
+from mintyard.api.resources.queues import QUEUES
 from mintyard.api.resources.quotes import QUOTES, STATEMENTS
 from mintyard.api.resources.service import SERVICE
 from mintyard.api.resources.tokens import TOKENS
@@ -26,6 +27,7 @@ TABLES: Final = (
     HOLDS,
     NODES,
     PRICES,
+    QUEUES,
     WATCH,
     SERVICE,
 )

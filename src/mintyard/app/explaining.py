@@ -5,7 +5,7 @@ The reasons come from the production round planned on that state; here they beco
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from mintyard.app.questions import Explanation
@@ -18,9 +18,10 @@ from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.scheduling import explain as scheduling
 from mintyard.domain.scheduling.backfill import PlannedStart
 from mintyard.domain.scheduling.choices import Order
+from mintyard.domain.scheduling.quota_report import Shortage, is_stopped, shortages, shown_amount
 from mintyard.domain.scheduling.reasons import Reason
 from mintyard.domain.scheduling.round import plan_round
-from mintyard.domain.scheduling_round import remaining_starts, rules_of, tenant_usage, times
+from mintyard.domain.scheduling_round import quota_tables, remaining_starts, rules_of, tenant_usage, times
 from mintyard.domain.state import ArrayJob, Job, State
 
 DEFAULT_ROUND: Final = Tick()
@@ -115,7 +116,9 @@ def _explain_pending(state: State, job: Job, now: int, round_: Tick) -> Explanat
     usage, remaining = tenant_usage(state), remaining_starts(state)
     known = times(state)
     rules = rules_of(round_.limit, round_.policy, round_.backfill, round_.order)
-    plan = plan_round(state.cluster, state.queue, state.shapes, usage, now, rules, remaining, known)
+    plan = plan_round(
+        state.cluster, state.queue, state.shapes, usage, now, rules, remaining, known, quota_tables(state)
+    )
     group = state.group_of.get(job.array_job)
     found = scheduling.explain_job(
         state.cluster,
@@ -129,8 +132,11 @@ def _explain_pending(state: State, job: Job, now: int, round_: Tick) -> Explanat
         plan=plan,
         scales=known.kinds.scales(known.history) if rules.order is Order.RESPONSE_RATIO else None,
     )
+    content = job.spec.content
+    short = shortages(state.quotas, content.queue, job.mandate.account.id, content.shape)
+    stopped = is_stopped(state.quotas, content.queue)
     promised = next((start for start in plan.starts if start.job == job.id), None)
-    details = tuple(_details(state, job, found, now, promised))
+    details = (*_of_quota(content.queue, short, stopped), *_details(state, job, found, now, promised))
     if any(number == job.id for number, _ in plan.placements):
         details = ("The next round starts it.", *details)
     changes = tuple(
@@ -139,9 +145,36 @@ def _explain_pending(state: State, job: Job, now: int, round_: Tick) -> Explanat
     )
     if found.reason is Reason.INFEASIBLE and found.request.ever.fix and not changes:
         changes = (found.request.ever.fix,)
-    return Explanation(
-        job.id, job.state, found.reason.value, details, changes, found.ahead, found.earliest, state.seq
-    )
+    reason = found.reason
+    if reason not in (Reason.BEGIN_TIME, Reason.ARRAY_THROTTLE, Reason.INFEASIBLE, Reason.NO_NODES):
+        if stopped:
+            reason = Reason.QUEUE_STOPPED
+        elif short:
+            reason = Reason.QUEUE_QUOTA
+    if short or stopped:
+        changes = (*_quota_changes(content.queue, short, stopped), *changes)
+    earliest = None if short or stopped else found.earliest
+    return Explanation(job.id, job.state, reason.value, details, changes, found.ahead, earliest, state.seq)
+
+
+def _of_quota(queue: str, short: Sequence[Shortage], stopped: bool) -> Iterator[str]:
+    if stopped:
+        yield f"Queue {queue} starts nothing now."
+        return
+    for one in short:
+        whose = f"Queue {one.queue}" if one.queue else f"The limit of account {one.account}"
+        asked, left = (shown_amount(one.resource, amount) for amount in (one.asked, one.left))
+        yield f"{whose} has {left} left; the job asks for {asked}."
+
+
+def _quota_changes(queue: str, short: Sequence[Shortage], stopped: bool) -> Iterator[str]:
+    if stopped:
+        yield f"Have queue {queue} start jobs again."
+        return
+    for one in short:
+        whose = f"queue {one.queue}" if one.queue else f"account {one.account}"
+        more = shown_amount(one.resource, one.asked - one.left)
+        yield f"Wait until jobs of {whose} end, or have its limit raised by {more}."
 
 
 def _details(

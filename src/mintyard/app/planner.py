@@ -1,4 +1,4 @@
-"""The planner: answers explain, quote and count on a state of its own, kept by tailing the journal.
+"""The planner: answers explain, quote, count and how queues stand on a state of its own, kept by tailing the journal.
 
 It runs the production code - admission, quota, the scheduling round, feasibility - so what it says can't disagree with what
 the writer will decide on the same record. It only reads: nothing but folding may change its state.
@@ -16,7 +16,8 @@ import structlog
 
 from mintyard.app.config import Config
 from mintyard.app.explaining import DEFAULT_ROUND, explain_number
-from mintyard.app.questions import Counts, CountState, ExplainJob, Finding, Question, QuoteJobs
+from mintyard.app.questions import Counts, CountState, ExplainJob, Finding, ListQueues, Question, QuoteJobs
+from mintyard.app.queue_listing import list_queues
 from mintyard.app.quoting import quote_jobs
 from mintyard.app.replica import Replica
 from mintyard.app.tailer import Tailer
@@ -113,6 +114,8 @@ class Planner:
                     return quote_jobs(state, question.authority, question.jobs, now)
                 case CountState():
                     return count_state(state)
+                case ListQueues():
+                    return list_queues(state, question.within)
 
     def _wait_for(self, min_seq: int) -> None:
         with self._moved:

@@ -23,8 +23,10 @@ from mintyard.domain.ledger.postings import cause, postings
 from mintyard.domain.ledger.prices import PriceBook
 
 Handler = Callable[["Projection", Any], None]
-SILENT: Final = frozenset({e.AccountTokensRevoked, e.DependencyMet, e.KeyRemembered})
-"""Events that change nothing which the read model shows."""
+SILENT: Final = frozenset(
+    {e.AccountLimited, e.AccountTokensRevoked, e.DependencyMet, e.KeyRemembered, e.QueueRemoved, e.QueueSet}
+)
+"""Events that change nothing which the read model shows (queues are shown by the planner)."""
 REMOVED: Final = -1
 """The place of a node that was removed."""
 SUMMARIES_KEPT: Final = 20_000

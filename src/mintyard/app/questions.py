@@ -6,6 +6,7 @@ import msgspec
 
 from mintyard.domain.errors import Problem
 from mintyard.domain.jobs.spec import JobRequest
+from mintyard.domain.scheduling.quota import LimitStanding, QueueStanding
 from mintyard.domain.tokens.authority import Authority
 from mintyard.domain.units import Unit
 
@@ -30,7 +31,14 @@ class CountState(msgspec.Struct, frozen=True, array_like=True, tag=3):
     """Counts for the metrics endpoint."""
 
 
-Question = ExplainJob | QuoteJobs | CountState
+class ListQueues(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """How do the queues stand, and the limits on accounts within the asker's?"""
+
+    within: str
+    min_seq: int = 0
+
+
+Question = ExplainJob | QuoteJobs | CountState | ListQueues
 
 
 class Explanation(msgspec.Struct, frozen=True, tag="explanation"):
@@ -83,4 +91,12 @@ class Counts(msgspec.Struct, frozen=True, tag="counts"):
     total: dict[str, int]
 
 
-Finding = Explanation | Quote | Counts
+class Queues(msgspec.Struct, frozen=True, tag="queues"):
+    """By name and by account."""
+
+    queues: tuple[QueueStanding, ...]
+    limits: tuple[LimitStanding, ...]
+    seq: int
+
+
+Finding = Explanation | Quote | Counts | Queues

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from mintyard.domain import hub
-from mintyard.domain.commands import CreateGrant, Found, OpenAccount, RegisterToken, Submit, TakeReports, Tick
+from mintyard.domain.commands import (
+    CreateGrant,
+    Found,
+    LimitAccount,
+    OpenAccount,
+    RegisterToken,
+    SetQueue,
+    Submit,
+    TakeReports,
+    Tick,
+)
 from mintyard.domain.jobs.reports import AttemptEnded, NodeSeen, Outcome
 from mintyard.domain.jobs.spec import JobRequest, JobSpec, Shape
 from mintyard.domain.scheduling.choices import Backfill, Order
+from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.state import State
 from mintyard.domain.tokens.authority import Authority, Block, Scope
 from mintyard.domain.units import NS_PER_S, Unit
@@ -41,6 +52,10 @@ def warm_up() -> int:
         Tick(backfill=Backfill.EASY, order=Order.RESPONSE_RATIO),
         TakeReports("warm", (AttemptEnded(1, 1, "warm", Outcome.EXITED, run_ms=1),)),
         Submit(root, tuple(JobRequest(JobSpec("warm", shape)) for shape in _SHAPES), False),
+        Tick(backfill=Backfill.EASY, order=Order.RESPONSE_RATIO),
+        SetQueue(None, QueueSpec("default", nominal=Limits(jobs=1))),
+        LimitAccount(None, "warm", Limits(jobs=2)),
+        Tick(),
         Tick(backfill=Backfill.EASY, order=Order.RESPONSE_RATIO),
     )
     for seq, command in enumerate(commands, 1):

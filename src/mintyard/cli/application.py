@@ -24,6 +24,7 @@ NOUNS: Final[tuple[tuple[str, str, str], ...]] = (
     ("statement", "books:statement", "Show what moved at an account."),
     ("price", "books:prices", "See and set prices."),
     ("node", "books:nodes", "See nodes, and say which take work."),
+    ("queue", "queue:app", "Share the machines between queues: quotas, borrowing, who may submit."),
     ("watch", "session:watch", "Show what changes, as it happens."),
     ("whoami", "session:whoami", "Ask the hub what the token in use may do."),
     ("login", "session:login", "Store a token for a hub and use it from now on."),

@@ -26,7 +26,8 @@ UnitName: TypeAlias = Literal[
 """`domain.units.Unit` as people write it; an enum would be asked for by the names that it has in Python."""
 ScopeName: TypeAlias = Literal[
     "job:submit", "job:read", "job:control", "job:operate", "token:mint", "token:revoke", "account:read",
-    "account:write", "grant:write", "hold:write", "node:read", "node:write", "price:write", "audit:read",
+    "account:write", "grant:write", "hold:write", "queue:write", "node:read", "node:write", "price:write",
+    "audit:read",
 ]  # fmt: skip
 """`domain.tokens.authority.Scope` as people write it."""
 _JOB = re.compile(r"[1-9][0-9]{0,17}(_[0-9]{1,9})?")

@@ -13,6 +13,7 @@ from mintyard.domain.jobs.spec import JobRequest
 from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.limits import DEFAULT_PRIORITY
 from mintyard.domain.scheduling.choices import Backfill, Order
+from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.tokens.authority import Authority
 from mintyard.domain.units import Unit
@@ -243,6 +244,31 @@ class RaiseFormat(msgspec.Struct, frozen=True, array_like=True, tag=24):
     format: int
 
 
+class SetQueue(msgspec.Struct, frozen=True, array_like=True, tag=25):
+    """Make a queue, or change all of one."""
+
+    authority: Authority | None
+    queue: QueueSpec
+    key: str = ""
+
+
+class RemoveQueue(msgspec.Struct, frozen=True, array_like=True, tag=26):
+    """Only one without queues below it and without live jobs."""
+
+    authority: Authority | None
+    queue: str
+    key: str = ""
+
+
+class LimitAccount(msgspec.Struct, frozen=True, array_like=True, tag=27):
+    """What an account and all below it may have running at once; limits that say nothing take it away."""
+
+    authority: Authority | None
+    account: str
+    limits: Limits
+    key: str = ""
+
+
 Command = (
     Found
     | OpenAccount
@@ -268,4 +294,7 @@ Command = (
     | ControlNode
     | Tick
     | RaiseFormat
+    | SetQueue
+    | RemoveQueue
+    | LimitAccount
 )

@@ -10,6 +10,7 @@ import msgspec
 
 from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.ledger.prices import PriceBook
+from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import Unit
 
@@ -305,6 +306,23 @@ class DependencyMet(Event, frozen=True, tag=32):
     job: int
 
 
+class QueueSet(Event, frozen=True, tag=33):
+    """A queue as it is from here on, new or changed."""
+
+    queue: QueueSpec
+
+
+class QueueRemoved(Event, frozen=True, tag=34):
+    queue: str
+
+
+class AccountLimited(Event, frozen=True, tag=35):
+    """What an account and all below it may have running at once; limits that say nothing take it away."""
+
+    account: str
+    limits: Limits
+
+
 AnyEvent = (
     DependencyMet
     | HubFounded
@@ -338,4 +356,7 @@ AnyEvent = (
     | NodeChanged
     | NodeMoved
     | KeyRemembered
+    | QueueSet
+    | QueueRemoved
+    | AccountLimited
 )

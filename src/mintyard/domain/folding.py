@@ -334,6 +334,21 @@ def node_moved(state: State, event: e.NodeMoved) -> None:
         state.cluster.set_schedulable(node.name, node.state == "ready")
 
 
+# --- queues ---------------------------------------------------------------------------------------------------------
+
+
+def queue_set(state: State, event: e.QueueSet) -> None:
+    state.quotas.set_queue(event.queue)
+
+
+def queue_removed(state: State, event: e.QueueRemoved) -> None:
+    state.quotas.remove_queue(event.queue)
+
+
+def account_limited(state: State, event: e.AccountLimited) -> None:
+    state.quotas.limit_account(event.account, event.limits)
+
+
 def _lasting(applier: Callable[[State, Any], None]) -> Callable[[State, Any], None]:
     """What changes more than balances: terms that were worked out before don't hold any more."""
 
@@ -377,4 +392,7 @@ APPLIERS: dict[type, Callable[[State, Any], None]] = {
     e.NodeMoved: _lasting(node_moved),
     e.KeyRemembered: key_remembered,
     e.DependencyMet: dependency_met,
+    e.QueueSet: _lasting(queue_set),
+    e.QueueRemoved: _lasting(queue_removed),
+    e.AccountLimited: _lasting(account_limited),
 }

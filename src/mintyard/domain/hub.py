@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import msgspec
 
-from mintyard.domain import folding
+from mintyard.domain import folding, queues
 from mintyard.domain import nodes as nodes_room
 from mintyard.domain import scheduling_round as rounds
 from mintyard.domain.commands import (
@@ -26,15 +26,18 @@ from mintyard.domain.commands import (
     EndGrant,
     ExtendHold,
     Found,
+    LimitAccount,
     OpenAccount,
     PlaceHold,
     RaiseFormat,
     Refund,
     RegisterToken,
+    RemoveQueue,
     RevokeAccountTokens,
     RevokeBlock,
     SetAccountState,
     SetPrices,
+    SetQueue,
     SettleHold,
     SetTokenState,
     Submit,
@@ -166,6 +169,9 @@ DECIDERS: dict[type, Decider] = {
     VoidHold: ledger.void_hold,
     Refund: ledger.refund,
     ControlNode: nodes_room.control_node,
+    SetQueue: queues.set_queue,
+    RemoveQueue: queues.remove_queue,
+    LimitAccount: queues.limit_account,
     Tick: tick,
     RaiseFormat: raise_format,
 }

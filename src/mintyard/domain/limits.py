@@ -38,6 +38,10 @@ MAX_PRIORITY: Final = 10_000
 DEFAULT_PRIORITY: Final = 100
 MAX_PAYLOAD_BYTES: Final = 256 * 1_024
 MAX_NODES: Final = 100_000
+MAX_QUEUES: Final = 1_000
+MAX_QUOTA: Final = 2**40
+"""The most that one limit on what runs at once may say."""
+MAX_ACCOUNTS_PER_QUEUE: Final = 256
 MAX_ENDED_JOBS_KEPT: Final = 65_536
 """Outcomes of finished jobs that new dependencies may still name; older ones are in the read model."""
 IDEMPOTENCY_WINDOW_MS: Final = 24 * 3_600_000

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from mintyard.domain.events import AnyEvent, JobPlaced
 from mintyard.domain.scheduling.backfill import Times
 from mintyard.domain.scheduling.choices import Backfill, Order
+from mintyard.domain.scheduling.quota_tables import Tables
 from mintyard.domain.scheduling.round import Rules, plan_round
 from mintyard.domain.scheduling.scoring import Policy
 from mintyard.domain.state import State
@@ -50,6 +51,11 @@ def times(state: State) -> Times:
     return Times(state.running.rows, state.kinds, state.history)
 
 
+def quota_tables(state: State) -> Tables | None:
+    """What each lane may start now; None while nothing is limited."""
+    return state.quotas.tables() if state.quotas else None
+
+
 def rules_of(limit: int, policy: Policy, backfill: Backfill, order: Order) -> Rules:
     """The rules of a tick: whoever orders by predicted run times also fills gaps with the shortest first."""
     by_ratio = order is Order.RESPONSE_RATIO
@@ -78,6 +84,7 @@ def place_pending(
         rules,
         remaining_starts(state),
         times(state),
+        quota_tables(state),
     )
     for number, placement in plan.placements:
         out.append(JobPlaced(number, state.jobs[number].attempt + 1, placement))

@@ -20,6 +20,7 @@ from mintyard.domain.ledger.prices import PriceBook
 from mintyard.domain.lifecycle import LIVE_JOB_STATES
 from mintyard.domain.scheduling.cluster import Cluster
 from mintyard.domain.scheduling.prediction import History
+from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.scheduling.shapes import ShapeTable
 from mintyard.domain.snapshot_columns import (
     PackedHolds,
@@ -70,6 +71,8 @@ class Content(msgspec.Struct):
     keys: list[tuple[str, str, Remembered]]
     history: bytes = b""
     """Run times seen (`History`)."""
+    queues: list[QueueSpec] = []
+    account_limits: list[tuple[str, Limits]] = []
 
 
 _encoder = msgspec.msgpack.Encoder(order="deterministic")
@@ -105,6 +108,8 @@ def encode(state: State) -> bytes:
         cluster=state.cluster.encode(),
         keys=[(account, key, state.keys[account, key]) for account, key in sorted(state.keys)],
         history=state.history.encode(),
+        queues=[state.quotas.queues[name] for name in sorted(state.quotas.queues)],
+        account_limits=sorted(state.quotas.accounts.items()),
     )
     return _encoder.encode(content)
 
@@ -150,6 +155,10 @@ def restore(content: Content) -> State:
     state.history = History.decode(content.history)
     state.ended = OrderedDict((number, (final, account)) for number, final, account in content.ended)
     state.dependents = {source: list(waiting) for source, waiting in content.dependents}
+    for queue in content.queues:
+        state.quotas.set_queue(queue)
+    for account, limits in content.account_limits:
+        state.quotas.limit_account(account, limits)
     _restore_jobs(state, content, job_ids)
     state.next_job, state.next_spec, state.next_mandate, state.ledger.next_grant, state.ledger.next_hold = (
         content.numbers

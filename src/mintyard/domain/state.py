@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from mintyard.domain.errors import InvalidSpec
 from mintyard.domain.events import Line
 from mintyard.domain.ids import ROOT
-from mintyard.domain.jobs.spec import JobSpec, Shape
+from mintyard.domain.jobs.spec import JobSpec
 from mintyard.domain.ledger.book import Account, Book, Counter, PlanEntry
 from mintyard.domain.ledger.charging import check_covered
 from mintyard.domain.ledger.prices import ALL_RESOURCES, Bill, PriceBook, bill, resource_mask
@@ -26,6 +26,7 @@ from mintyard.domain.scheduling.cluster import Amounts, Cluster
 from mintyard.domain.scheduling.prediction import History, JobKinds, Kind
 from mintyard.domain.scheduling.profile import Run, RunningJobs
 from mintyard.domain.scheduling.queue import PendingQueue
+from mintyard.domain.scheduling.quota_state import Quotas
 from mintyard.domain.scheduling.shapes import ShapeTable
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import NS_PER_MS, Unit
@@ -325,6 +326,7 @@ class State:
         self.nodes: dict[str, Node] = {}
         self.cluster = Cluster()
         self.history = History()
+        self.quotas = Quotas()
         self.keys: dict[tuple[str, str], Remembered] = {}
         self.next_job = 1
         self.next_spec = 1
@@ -451,6 +453,7 @@ class State:
             runs=job.attempt,
             group=self.group_of.get(job.array_job, -1),
             kind=self.kind_of(job),
+            lane=self.quotas.lane(content.queue, account.id),
         )
 
     def enqueue_all(self, jobs: list[Job]) -> None:
@@ -468,7 +471,7 @@ class State:
             if account.tenant < 0:
                 account.tenant = len(self.tenants)
                 self.tenants.append(account)
-        groups = self.group_of
+        groups, lane = self.group_of, self.quotas.lane
         self.queue.add_many(
             jobs=[job.id for job in jobs],
             class_ids=[job.spec.shape_class for job in jobs],
@@ -479,6 +482,7 @@ class State:
             runs=[job.attempt for job in jobs],
             groups=[groups.get(job.array_job, -1) for job in jobs] if groups else [-1] * len(jobs),
             kinds=[self.kind_of(job) for job in jobs],
+            lanes=[lane(job.spec.content.queue, job.mandate.account.id) for job in jobs],
         )
 
     def kind_of(self, job: Job) -> int:
@@ -497,7 +501,7 @@ class State:
             self.running.start(job)
         else:
             self.running.end(job)
-        self._count_in_use(job.mandate.account, job.spec.content.shape, sign)
+        self._count_in_use(job.mandate.account, job.spec.content, sign)
         if job.array_job:
             self.arrays[job.array_job].active += sign
         placement = job.placement
@@ -540,10 +544,11 @@ class State:
                 for node in self.running_on(placement):
                     node.running += sign
         for (entry, mandate), n in counts.items():
-            self._count_in_use(mandate.account, entry.content.shape, n)
+            self._count_in_use(mandate.account, entry.content, n)
 
-    def _count_in_use(self, account: Account, shape: Shape, jobs: int) -> None:
-        account.count_in_use(shape, jobs)
+    def _count_in_use(self, account: Account, content: JobSpec, jobs: int) -> None:
+        account.count_in_use(content.shape, jobs)
+        self.quotas.count(self.quotas.lane(content.queue, account.id), content.shape, jobs)
         if account.tenant >= 0:
             self.shares.stale.add(account.tenant)
 

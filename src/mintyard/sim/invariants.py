@@ -32,6 +32,7 @@ from mintyard.domain.scheduling.profile import run_rows
 from mintyard.domain.state import State, run_of
 from mintyard.domain.tokens.authority import Block
 from mintyard.domain.units import NS_PER_MS, Unit
+from mintyard.sim.quota_shadow import RESOURCES, QuotaShadow, amount_of
 
 
 def check_state(state: State) -> None:
@@ -41,6 +42,7 @@ def check_state(state: State) -> None:
     _check_idle(state)
     _check_cluster(state)
     _check_running(state)
+    _check_lanes(state)
 
 
 def _check_running(state: State) -> None:
@@ -48,6 +50,22 @@ def _check_running(state: State) -> None:
     live = [job for job in state.jobs.values() if job.state in LIVE_JOB_STATES]
     if state.running.rows().tolist() != run_rows((job.id, run_of(job)) for job in live).tolist():
         raise InvariantBroken(why="the ends of running jobs are not those of the jobs")
+
+
+def _check_lanes(state: State) -> None:
+    """Quotas count exactly what runs, by queue and account."""
+    used: Counter[tuple[str, str, str]] = Counter()
+    for job in state.jobs.values():
+        if job.state in LIVE_JOB_STATES:
+            content = job.spec.content
+            for resource in RESOURCES:
+                used[content.queue, job.mandate.account.id, resource] += amount_of(content.shape, resource)
+    for lane, row in zip(state.quotas.lanes, state.quotas.used.tolist(), strict=True):
+        for resource, amount in zip(RESOURCES, row, strict=True):
+            if used.pop((lane.queue, lane.account, resource), 0) != amount:
+                raise InvariantBroken(why=f"{amount} of {resource} are counted for {lane}")
+    if any(used.values()):
+        raise InvariantBroken(why="jobs run that no quota counts")
 
 
 def _check_jobs(state: State) -> None:
@@ -146,10 +164,12 @@ class Shadow:
         self.attempts: set[tuple[int, int]] = set()
         self.admitted: set[int] = set()
         self.ended: dict[int, JobEnded] = {}
+        self.quota = QuotaShadow()
 
     def see(self, events: Iterable[AnyEvent]) -> None:
         for event in events:
             self._see(event)
+            self.quota.see(event)
 
     def _see(self, event: AnyEvent) -> None:
         match event:

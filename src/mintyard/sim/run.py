@@ -15,6 +15,7 @@ from mintyard.domain.commands import Command
 from mintyard.domain.errors import InvariantBroken, Problem
 from mintyard.domain.replies import Batch, Done, Refusal, Reply, Ticket
 from mintyard.domain.scheduling.choices import Backfill, Order
+from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.snapshot import decode, encode, state_hash
 from mintyard.domain.state import State
 from mintyard.domain.units import NS_PER_MS
@@ -231,6 +232,9 @@ class Simulation:
         self.world.heal()
         self._commit()
         self._tick([(0, c.ControlNode(None, name, "uncordon")) for name in sorted(self.world.inventory)])
+        quotas = self.process.state.quotas
+        self._tick([(0, c.SetQueue(None, QueueSpec(one.name, one.parent))) for one in quotas.queues.values()])
+        self._tick([(0, c.LimitAccount(None, account, Limits())) for account in quotas.accounts])
         for _ in range(MAX_QUIET_ROUNDS):
             self.now += 7_200_000 * NS_PER_MS
             self.world.advance(self.now)

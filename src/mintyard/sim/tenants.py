@@ -10,6 +10,7 @@ import msgspec
 from mintyard.domain import commands as c
 from mintyard.domain.jobs.spec import Array, Dependency, JobRequest, JobSpec, Shape, When
 from mintyard.domain.ledger.prices import PriceBook
+from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.tokens.authority import ROLES, Authority, Block, Caps
 from mintyard.domain.units import NS_PER_MS, SCALE, Unit
 
@@ -23,6 +24,7 @@ ACCOUNTS = (
     "zeta/lab",
     "zeta/lab/eve",
 )
+QUEUES = ("all", "default", "night", "vision")
 HOUR_NS = 3_600_000 * NS_PER_MS
 
 
@@ -46,6 +48,8 @@ class Tenants:
         self.holds: list[int] = []
         self.grants: list[int] = []
         self.registered: set[str] = set()
+        self.shared = False
+        """Whether there are queues; without, any name will do."""
 
     def opening(self, now: int) -> list[c.Command]:
         """Found the hub, open accounts, grant, register tokens."""
@@ -63,7 +67,43 @@ class Tenants:
         out.append(c.CreateGrant(None, "zeta", Unit.MONEY, random.randint(50, 2_000) * SCALE[Unit.MONEY]))
         out += [self.grant(now) for _ in range(random.randint(2, 8))]
         out += [self.token(account, now) for account in ACCOUNTS]
+        self.shared = random.random() < 0.5
+        if self.shared:
+            out += [c.SetQueue(None, self.queue(name, shut=0.0)) for name in QUEUES]
         return out
+
+    def limits(self, often: float) -> Limits:
+        random = self.random
+
+        def one(*amounts: int) -> int | None:
+            return random.choice(amounts) if random.random() < often else None
+
+        return Limits(one(0, 2_000, 4_000, 8_000), one(4_000, 20_000), one(2_048, 16_384), one(2, 5, 10))
+
+    def queue(self, name: str, shut: float = 0.1) -> QueueSpec:
+        """One of a cohort below `all`, with or without every kind of limit."""
+        random = self.random
+        parent = "all" if name != "all" else ""
+        said = (self.limits(0.2), self.limits(0.2)) if parent else ()
+        accounts = random.choice(((), (), ("acme",), ("acme", "zeta")))
+        return QueueSpec(
+            name,
+            parent,
+            self.limits(0.4),
+            *(said or (Limits(), Limits())),
+            accounts if name != "default" else (),
+            random.random() >= shut / 2,
+            random.random() >= shut,
+        )
+
+    def share(self, now: int) -> c.Command:
+        """Queues and limits are set, changed and taken away under way."""
+        random = self.random
+        if not self.shared or random.random() < 0.3:
+            return c.LimitAccount(None, random.choice(ACCOUNTS), self.limits(random.choice((0.0, 0.4))))
+        if random.random() < 0.1:
+            return c.RemoveQueue(None, random.choice(("night", "vision")))
+        return c.SetQueue(None, self.queue(random.choice(QUEUES)))
 
     def token(self, account: str, now: int) -> c.Command:
         random = self.random
@@ -120,8 +160,9 @@ class Tenants:
                 self.use_hold,
                 self.operate,
                 self.tend,
+                self.share,
             ),
-            (40, 12, 12, 5, 8, 14, 5, 8),
+            (40, 12, 12, 5, 8, 14, 5, 8, 4),
         )[0]
         return kind(now)
 
@@ -149,6 +190,7 @@ class Tenants:
             shape,
             random.choice((60_000, 600_000, 3_600_000, 86_400_000)),
             priority=random.choice((1, 100, 1_000)),
+            queue=random.choice((*("default",) * 8, *QUEUES)),
             retries=random.choice((0, 0, 1, 3)),
             budget=random.choice((None, None, None, 10**9)),
             begin_at=random.choice((0, 0, 0, now + 600_000 * NS_PER_MS)),

@@ -105,7 +105,9 @@ def format_duration(duration_ms: int) -> str:
     return "".join(parts)
 
 
-def parse_memory(text: str, field: str = "memory") -> int:
+def parse_memory(
+    text: str, field: str = "memory", lowest: int = 1, highest: int = limits.MAX_MEMORY_MIB
+) -> int:
     """MiB, rounded up, for `16G`, `512M`, `1.5Ti`, `4000` (MiB). All units are powers of 1,024, as in sbatch."""
     size = _BYTES.fullmatch(text)
     if not size:
@@ -115,8 +117,8 @@ def parse_memory(text: str, field: str = "memory") -> int:
         refuse(field, text, "write 16G, 512M, 1.5T or 4000 (MiB)")
     power = _POWER[unit.lower()] if unit else 2
     memory_mib = math.ceil(Decimal(number) * 1_024**power / 1_024**2)
-    if not 1 <= memory_mib <= limits.MAX_MEMORY_MIB:
-        refuse(field, text, f"from 1M to {limits.MAX_MEMORY_MIB // 1_024}G")
+    if not lowest <= memory_mib <= highest:
+        refuse(field, text, f"from {lowest}M to {highest // 1_024}G")
     return memory_mib
 
 
@@ -134,15 +136,13 @@ def parse_storage(text: str, field: str = "storage") -> int:
     return storage_mb
 
 
-def parse_cpus(text: str, field: str = "cpus") -> int:
+def parse_cpus(text: str, field: str = "cpus", lowest: int = 1, highest: int = limits.MAX_CPUS_MILLI) -> int:
     """milli-cores for `2`, `0.5` or `500m`."""
     number = Decimal(text[:-1]) if text.endswith("m") and _PLAIN.fullmatch(text[:-1]) else None
     if number is None and _DECIMAL.fullmatch(text):
         number = Decimal(text) * 1_000
-    if number is None or number != int(number) or not 1 <= number <= limits.MAX_CPUS_MILLI:
-        refuse(
-            field, text, f"write cores such as 2, 0.5 or 500m, from 1m to {limits.MAX_CPUS_MILLI // 1_000}"
-        )
+    if number is None or number != int(number) or not lowest <= number <= highest:
+        refuse(field, text, f"write cores such as 2, 0.5 or 500m, from {lowest}m to {highest // 1_000}")
     return int(number)
 
 

@@ -29,8 +29,10 @@ from mintyard.domain.errors import (
     InvalidSpec,
     LimitReached,
     MintyardError,
+    NeverWithinQuota,
     NotFound,
     Problem,
+    QueueRefuses,
     QuotaExhausted,
     TooLarge,
     WrongResourceType,
@@ -60,6 +62,8 @@ _SPEC = (
     DependencyUnknown,
     DependencyCycle,
     Infeasible,
+    NeverWithinQuota,
+    QueueRefuses,
     NotFound,
 )
 DRY_RUN = flag("dry_run", "Answer as if, and change nothing.")

@@ -30,6 +30,7 @@ from mintyard.domain.errors.families import (
 from mintyard.domain.errors.quota import (
     BudgetTooSmall,
     CeilingReached,
+    NeverWithinQuota,
     QuotaExhausted,
     WrongResourceType,
 )
@@ -79,6 +80,8 @@ from mintyard.domain.errors.states import (
     Infeasible,
     NotAcceptableTime,
     NotFound,
+    QueueBusy,
+    QueueRefuses,
     WrongState,
 )
 from mintyard.domain.errors.tokens import (
@@ -150,12 +153,15 @@ __all__ = [
     "MediaTypeUnsupported",
     "MethodNotAllowed",
     "MintyardError",
+    "NeverWithinQuota",
     "NotAcceptableTime",
     "NotCaughtUp",
     "NotFound",
     "NotLeader",
     "Overloaded",
     "Problem",
+    "QueueBusy",
+    "QueueRefuses",
     "QuotaExhausted",
     "Refused",
     "ScopeMissing",

@@ -35,3 +35,11 @@ class BudgetTooSmall(Refused):
     exit_status = Exit.QUOTA
     message = "The job may cost {cost}, its budget is {budget}."
     remedy = "Raise the budget, or lower resources or time limit."
+
+
+class NeverWithinQuota(Refused):
+    code = "never_within_quota"
+    status = 422
+    exit_status = Exit.INFEASIBLE
+    message = "{limit} never lets more than {most} {unit} run at once; the job asks for {asked}."
+    remedy = "Ask for less, use another queue, or have the limit raised."

@@ -53,3 +53,17 @@ class NotAcceptableTime(Refused):
     exit_status = Exit.USAGE
     message = "{field} is {given}: {why}."
     remedy = "Correct {field}."
+
+
+class QueueRefuses(Refused):
+    code = "queue_refuses"
+    status = 403
+    exit_status = Exit.FORBIDDEN
+    message = "Queue {queue} takes no such job: {why}."
+    remedy = "Use a queue that is open to you; the list of queues shows them."
+
+
+class QueueBusy(Conflict):
+    code = "queue_busy"
+    message = "Queue {queue} can't be changed so: {why}."
+    remedy = "Let its jobs end or cancel them first; it can refuse new ones meanwhile."

@@ -34,6 +34,7 @@ from mintyard.domain.limits import (
     MAX_STORAGE_MB,
     MAX_TIME_LIMIT_MS,
 )
+from mintyard.domain.queues import check_entry
 from mintyard.domain.replies import Batch, Ticket
 from mintyard.domain.scheduling.explain import check_feasible
 from mintyard.domain.state import Mandate, SpecEntry, State, chain_key
@@ -195,6 +196,7 @@ def _submit_one(
         out.append(SpecInterned(entry.id, content))
     else:
         entry = state.specs[known]
+    check_entry(state, content, account.id)
     if len(state.cluster):
         check_feasible(state.cluster, content.shape)
     number, book = state.price_book(now)
@@ -346,9 +348,12 @@ def check_budget(spec: JobSpec, cost: int) -> None:
 
 
 def _check_feasible(admission: Admission, entry: SpecEntry) -> None:
-    """`Infeasible` when nodes are known and none of them, empty, could ever run it; with no node yet, jobs may wait."""
-    if entry.id not in admission.feasible and len(admission.state.cluster):
-        check_feasible(admission.state.cluster, entry.content.shape)
+    """What its queue says; then `Infeasible` when nodes are known and none of them, empty, could ever run it. With no node yet,
+    jobs may wait."""
+    if entry.id not in admission.feasible:
+        check_entry(admission.state, entry.content, admission.account.id)
+        if len(admission.state.cluster):
+            check_feasible(admission.state.cluster, entry.content.shape)
         admission.feasible.add(entry.id)
 
 

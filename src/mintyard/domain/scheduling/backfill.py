@@ -104,7 +104,7 @@ class Behind:
     def place(self, kind: int, *arguments: Any, slots: NDArray[np.int64], start: int, limit: int) -> int:
         """Place the candidates from `start` on; the index after the last one seen. `arguments` are those of the kernel between
         the tables and the jobs' levels."""
-        count, eligible, is_open, typical, steps, parameters, jobs, remaining, members = arguments
+        count, eligible, is_open, typical, steps, parameters, jobs, remaining, quota, members = arguments
         end, _ = backfill_kernel(kind)(
             self.levels,
             self._profile.later,
@@ -118,6 +118,7 @@ class Behind:
             jobs,
             self.level_of(slots),
             remaining,
+            quota,
             members,
             start,
             limit,

@@ -1,7 +1,7 @@
 """Compiled kernels over the node table: take and give back, which classes fit, and batch placement, one variant a policy.
 
-The only place (with `queue_kernel`) that imports numba. All kernels live in this file because numba's cache watches
-the file of the called kernel only: a callee elsewhere would leave stale machine code. Every decision here has a plain
+Numba is imported here, in `profile_kernel`, `queue_kernel` and `quota_kernel` only. What is called from another file is compiled
+in, and numba's cache watches the file of the called kernel only: see the Makefile's cache key. Every decision here has a plain
 definition in `feasibility` and `scoring`; a property test compares them decision for decision.
 """
 
@@ -18,6 +18,7 @@ import numpy as np
 from numba import int32, int64, njit
 
 from mintyard.domain.limits import MAX_GPUS_PER_MEMBER
+from mintyard.domain.scheduling import quota_kernel
 from mintyard.domain.scheduling.layout import (
     CPU,
     CPU_INVERSE,
@@ -33,6 +34,8 @@ from mintyard.domain.scheduling.layout import (
     INDEX_BITS,
     JOB_CLASS,
     JOB_GROUP,
+    JOB_HEAD,
+    JOB_LANE,
     JOB_OFFSET,
     JOB_RESERVES,
     JOB_STATUS,
@@ -49,6 +52,7 @@ from mintyard.domain.scheduling.layout import (
     NEED_WIDEST,
     NO_FIT,
     ONE,
+    OVER_QUOTA,
     PLACED,
     SHARE_CPU,
     SHARE_LATENCY,
@@ -429,6 +433,16 @@ def _select_fragmentation(
     return choice
 
 
+@njit(cache=True)
+def _count(need: Any, counted: Any) -> None:
+    """What all members of a request count at a quota (`quota.RESOURCES`)."""
+    members = need[MEMBERS]
+    counted[0] = need[NEED_GPUS] * need[NEED_MILLI] * members
+    counted[1] = need[NEED_CPU] * members
+    counted[2] = need[NEED_MEMORY] * members
+    counted[3] = 1
+
+
 @cache
 def place_kernel(kind: int) -> Callable[..., tuple[int, int]]:
     """The batch placement kernel of one kind of score; compiled at its first call only."""
@@ -445,6 +459,7 @@ def place_kernel(kind: int) -> Callable[..., tuple[int, int]]:
         parameters: Any,
         jobs: Any,
         remaining: Any,
+        quota: Any,
         members: Any,
         start: int,
         limit: int,
@@ -452,9 +467,12 @@ def place_kernel(kind: int) -> Callable[..., tuple[int, int]]:
         """Place candidates in order until one that may reserve doesn't fit, `limit` are placed, or all were seen.
 
         Returns the index after the last candidate seen and the number placed. `members` gets (node, mask) rows,
-        `jobs` the status, `remaining` counts down array throttles, `table` is changed: the caller puts it back.
+        `jobs` the status, `remaining` counts down array throttles and `quota` what may run, `table` is
+        changed: the caller puts it back.
         """
         placed = 0
+        limited = quota.queue_of.shape[0] > 0
+        counted = np.zeros(4, np.int64)
         for index in range(start, jobs.shape[0]):
             if placed >= limit:
                 return index, placed
@@ -464,6 +482,13 @@ def place_kernel(kind: int) -> Callable[..., tuple[int, int]]:
             if group >= 0 and remaining[group] <= 0:
                 job[JOB_STATUS] = THROTTLED
                 continue
+            if limited:
+                _count(need, counted)
+                if not quota_kernel.fits(quota, job[JOB_LANE], counted):
+                    job[JOB_STATUS] = OVER_QUOTA
+                    if job[JOB_HEAD]:
+                        quota_kernel.set_aside(quota, job[JOB_LANE], counted)
+                    continue
             ok = eligible[need[ELIGIBLE]]
             if need[FAILED] == 0 and need[MEMBERS] > 1 and not fits(table, count, ok, is_open, need):
                 need[FAILED] = 1
@@ -497,6 +522,8 @@ def place_kernel(kind: int) -> Callable[..., tuple[int, int]]:
                 continue
             job[JOB_STATUS] = PLACED
             placed += 1
+            if limited:
+                quota_kernel.take(quota, job[JOB_LANE], counted)
             if group >= 0:
                 remaining[group] -= 1
         return jobs.shape[0], placed

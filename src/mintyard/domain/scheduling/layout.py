@@ -65,13 +65,18 @@ JOB_OFFSET: Final = 2
 JOB_RESERVES: Final = 3
 """1 when it has waited long enough to keep nodes for itself."""
 JOB_STATUS: Final = 4
-JOB_COLUMNS: Final = 5
+JOB_LANE: Final = 5
+"""Lane of its queue and account (`quota`)."""
+JOB_HEAD: Final = 6
+"""1 for the one that has waited longest for quota: where it is short, nobody behind it starts."""
+JOB_COLUMNS: Final = 7
 
 # Status of a candidate after the kernel.
 UNTRIED: Final = 0
 PLACED: Final = 1
 NO_FIT: Final = 2
 THROTTLED: Final = 3
+OVER_QUOTA: Final = 4
 
 # Parameters, int64 `[PARAMETERS]`.
 CPU_PER_GPU: Final = 0

@@ -312,6 +312,7 @@ def backfill_kernel(kind: int) -> Callable[..., tuple[int, int]]:
         jobs: Any,
         level_of: Any,
         remaining: Any,
+        quota: Any,
         members: Any,
         start: int,
         limit: int,
@@ -326,19 +327,19 @@ def backfill_kernel(kind: int) -> Callable[..., tuple[int, int]]:
             table, needs = levels[level], requests[level]
             if kind == kernels.STRANDED:
                 _, done = _STRANDED(table, count, eligible, is_open, needs, typical, steps, parameters, one, remaining,
-                                    members, 0, 1)  # fmt: skip
+                                    quota, members, 0, 1)  # fmt: skip
             elif kind == kernels.LINEAR:
                 _, done = _LINEAR(table, count, eligible, is_open, needs, typical, steps, parameters, one, remaining,
-                                  members, 0, 1)  # fmt: skip
+                                  quota, members, 0, 1)  # fmt: skip
             elif kind == kernels.LOADED:
                 _, done = _LOADED(table, count, eligible, is_open, needs, typical, steps, parameters, one, remaining,
-                                  members, 0, 1)  # fmt: skip
+                                  quota, members, 0, 1)  # fmt: skip
             elif kind == kernels.PACKING:
                 _, done = _PACKING(table, count, eligible, is_open, needs, typical, steps, parameters, one, remaining,
-                                   members, 0, 1)  # fmt: skip
+                                   quota, members, 0, 1)  # fmt: skip
             else:
                 _, done = _FRAGMENTATION(table, count, eligible, is_open, needs, typical, steps, parameters, one,
-                                         remaining, members, 0, 1)  # fmt: skip
+                                         remaining, quota, members, 0, 1)  # fmt: skip
             if done == 0:
                 if one[0, JOB_STATUS] == NO_FIT and one[0, JOB_RESERVES]:
                     return index + 1, placed

@@ -3,7 +3,7 @@
     priority = base x (1 + wait / age scale) x 8 / (8 + times run) / (1 + the tenant's dominant share in use)   (S3)
 
 in fixed point; `wait` counts from the later of submit and begin time, so a job's priority grows (up to 2^17 age scales,
-more than a year) and nothing starves. Ties: enqueued first, then the lower job number. A slot takes 44 bytes and its place
+more than a year) and nothing starves. Ties: enqueued first, then the lower job number. A slot takes 48 bytes and its place
 in the map of job numbers 4 more. Ageing is a function of `now`, so nothing is stored per tick.
 """
 
@@ -28,6 +28,7 @@ MAX_AGE_SCALE_MS: Final = 366 * 86_400_000
 MAX_TENANT_SHARE_MILLI: Final = 1_000_000
 _RUN_HALF: Final = 8
 _PAGE_BITS: Final = 8
+_NO_ROOMS: Final = np.zeros((0, 4), np.int64)
 _EMPTY_PAGE: Final = array("i", [-1]) * (1 << _PAGE_BITS)
 _COLUMNS: Final[tuple[tuple[str, type[np.generic]], ...]] = (
     ("jobs", np.int64),
@@ -37,6 +38,7 @@ _COLUMNS: Final[tuple[tuple[str, type[np.generic]], ...]] = (
     ("tenants", np.int32),
     ("groups", np.int32),
     ("kinds", np.int32),
+    ("lanes", np.int32),
     ("bases", np.int16),
     ("runs", np.uint8),
     ("flags", np.uint8),
@@ -56,6 +58,7 @@ class PendingJob(msgspec.Struct, frozen=True, array_like=True):
     runs: int = 0
     group: int = -1
     kind: int = 0
+    lane: int = 0
 
 
 Scales = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -113,6 +116,7 @@ class PendingQueue:
         runs: int = 0,
         group: int = -1,
         kind: int = 0,
+        lane: int = 0,
     ) -> None:
         """Queue a job. `base` is its weight, 1 to `MAX_PRIORITY` (clipped); not `ready` ones (held, dependency) don't start.
 
@@ -129,7 +133,7 @@ class PendingQueue:
                 self._grow(2 * self._capacity)
             slot = self.count
             self.count += 1
-        jobs, enqueued, since, classes, tenants, groups, kinds, bases, all_runs, flags = self._columns
+        jobs, enqueued, since, classes, tenants, groups, kinds, lanes, bases, all_runs, flags = self._columns
         jobs[slot] = job
         enqueued[slot] = enqueued_at
         since[slot] = begin_at if begin_at > enqueued_at else enqueued_at
@@ -137,6 +141,7 @@ class PendingQueue:
         tenants[slot] = tenant
         groups[slot] = group
         kinds[slot] = kind
+        lanes[slot] = lane
         bases[slot] = base if 1 <= base <= MAX_PRIORITY else min(MAX_PRIORITY, max(1, base))
         all_runs[slot] = runs if runs < 255 else 255
         flags[slot] = kernel.PRESENT | kernel.READY if ready else kernel.PRESENT
@@ -160,6 +165,7 @@ class PendingQueue:
         runs: Sequence[int],
         groups: Sequence[int],
         kinds: Sequence[int] | int = 0,
+        lanes: Sequence[int] | int = 0,
     ) -> None:
         """`add` for many ready jobs at once, one of each sequence a job; none of them may wait already.
 
@@ -183,6 +189,7 @@ class PendingQueue:
         arrays["tenants"][slots] = tenants
         arrays["groups"][slots] = groups
         arrays["kinds"][slots] = kinds
+        arrays["lanes"][slots] = lanes
         arrays["bases"][slots] = np.clip(np.array(bases, np.int64), 1, MAX_PRIORITY)
         arrays["runs"][slots] = np.minimum(np.array(runs, np.int64), 255)
         arrays["flags"][slots] = kernel.PRESENT | kernel.READY
@@ -288,13 +295,16 @@ class PendingQueue:
         patience_ms: int = 0,
         scales: Scales | None = None,
         wanted_by_kind: bool = False,
+        needs: NDArray[np.int64] = _NO_ROOMS,
+        rooms: NDArray[np.int64] = _NO_ROOMS,
     ) -> NDArray[np.int64]:
         """The first `most` ready jobs at `now`, int64 `[n, 4]` of (priority, enqueued at, job, slot), best first; exact.
 
         `tenant_usage` is each tenant's dominant share in use, in 1/1,000 (a tenant beyond its end uses nothing);
         `wanted` says per class id `SKIP`, `WANTED` or `WAITS` (only when it has waited `patience_ms`); `remaining` how
         many more may start per throttle group. With `scales` a job ages by the scale of its kind instead of the queue's; with
-        `wanted_by_kind` `wanted` is by kind instead of class.
+        `wanted_by_kind` `wanted` is by kind instead of class. With `rooms`, int64 `[lanes, 4]`, only jobs whose `needs`, by
+        class, have room in their lane, and those marked as heads.
         """
         most = min(most, self._size)
         if most <= 0:
@@ -324,7 +334,42 @@ class PendingQueue:
             inverses,
             scales is not None,
             patience_ms,
+            arrays["lanes"],
+            arrays["classes"],
+            needs,
+            rooms,
             most,
+        )
+
+    def first_of(
+        self,
+        keys: NDArray[np.int32],
+        most: int,
+        now: int,
+        tenant_usage: Sequence[int] | NDArray[np.integer[Any]],
+        scales: Scales | None = None,
+    ) -> NDArray[np.int64]:
+        """Of the jobs that share a key, the slot of the one that comes first; -1 where there is none. `keys` are by slot, from
+        0 to `most` - 1, -1 for a job of no interest."""
+        arrays = self._arrays
+        inverses, longest = scales or self._scales
+        return kernel.first_by_key(
+            self.count,
+            keys,
+            most,
+            arrays["jobs"],
+            arrays["tenants"],
+            arrays["bases"],
+            arrays["since"],
+            arrays["enqueued"],
+            arrays["runs"],
+            arrays["kinds"],
+            self._tenant_factors(tenant_usage),
+            self._run_factors,
+            now,
+            longest,
+            inverses,
+            scales is not None,
         )
 
     def position(
@@ -403,6 +448,7 @@ class PendingQueue:
             views["runs"][slot],
             views["groups"][slot],
             views["kinds"][slot],
+            views["lanes"][slot],
         )
 
     def kinds(self) -> NDArray[np.int32]:

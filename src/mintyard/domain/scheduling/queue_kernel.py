@@ -20,6 +20,8 @@ PRESENT: Final = 1
 READY: Final = 2
 SEEN: Final = 4
 """Already considered in the round under way."""
+HEAD: Final = 8
+"""To be considered in the round under way although its quota does not let it start."""
 
 SKIP: Final = 0
 WANTED: Final = 1
@@ -84,9 +86,9 @@ def _rise(heap: Any, at: int) -> None:
         at = parent
 
 
-def _evaluator(by_kind: bool, throttled: bool) -> Any:
-    """The evaluation for one scale of age or for one by kind, with or without groups: a test within the loop costs a third more,
-    a column that says nothing a sixth."""
+def _evaluator(by_kind: bool, throttled: bool, limited: bool) -> Any:
+    """The evaluation for one scale of age or for one by kind, with or without groups and quotas: a test within the loop costs a
+    third more, a column that says nothing a sixth."""
 
     @njit(cache=True)
     def evaluate(
@@ -108,6 +110,10 @@ def _evaluator(by_kind: bool, throttled: bool) -> Any:
         longest_ms: Any,
         age_inverse: Any,
         patience_ms: int,
+        lanes: Any,
+        shapes: Any,
+        needs: Any,
+        rooms: Any,
         priorities: Any,
     ) -> None:
         """The priorities of `count` slots from `first` on, -1 where a slot is of no interest. Without a branch, so that the
@@ -119,13 +125,19 @@ def _evaluator(by_kind: bool, throttled: bool) -> Any:
             wait_ms: Any = np.int64(np.uint64(max(waited, 0)) // np.uint64(NS_PER_MS))
             kind = wanted[np.uint64(classes[slot])]
             allowed = (
-                (flags[slot] == PRESENT | READY)
+                (flags[slot] & ~HEAD == PRESENT | READY)
                 & (waited >= 0)
                 & (kind != SKIP)
                 & ((kind != WAITS) | (wait_ms >= patience_ms))
             )
             if throttled:
                 allowed = allowed & (remaining[np.uint64(groups[slot] + 1)] > 0)
+            if limited:
+                need, room = needs[np.uint64(shapes[slot])], rooms[np.uint64(lanes[slot])]
+                short = False
+                for resource in range(4):
+                    short |= (need[resource] > 0) & (need[resource] > room[resource])
+                allowed = allowed & ((not short) | (flags[slot] & HEAD != 0))
             if by_kind:
                 longest, inverse = longest_ms[np.uint64(kinds[slot])], age_inverse[np.uint64(kinds[slot])]
             priority = priority_of(
@@ -141,9 +153,11 @@ def _evaluator(by_kind: bool, throttled: bool) -> Any:
     return evaluate
 
 
-_evaluate_alike = _evaluator(False, False)
-_evaluate_throttled = _evaluator(False, True)
-_evaluate_by_kind = _evaluator(True, True)
+_evaluate_alike = _evaluator(False, False, False)
+_evaluate_throttled = _evaluator(False, True, False)
+_evaluate_by_kind = _evaluator(True, True, False)
+_evaluate_limited = _evaluator(False, True, True)
+_evaluate_limited_by_kind = _evaluator(True, True, True)
 
 
 @njit(cache=True)
@@ -176,6 +190,28 @@ def _keep(heap: Any, size: int, first: int, count: int, priorities: Any, enqueue
 
 
 @njit(cache=True)
+def _stride(blocks: int) -> int:
+    """About the golden section of `blocks`, and without a divisor in common."""
+    stride = max(1, (blocks * 618) // 1_000)
+    divisor, rest = blocks, stride
+    while rest > 0:
+        divisor, rest = rest, divisor % rest
+        if rest == 0 and divisor > 1:
+            stride += 1
+            divisor, rest = blocks, stride
+    return stride
+
+
+@njit(cache=True)
+def _sort(heap: Any, size: int) -> None:
+    """From the heap to the order of the queue."""
+    for end in range(size - 1, 0, -1):
+        for column in range(4):
+            heap[0, column], heap[end, column] = heap[end, column], heap[0, column]
+        _sink(heap, 0, end)
+
+
+@njit(cache=True)
 def top(
     count: int,
     jobs: Any,
@@ -197,25 +233,24 @@ def top(
     age_inverse: Any,
     by_kind: bool,
     patience_ms: int,
+    lanes: Any,
+    shapes: Any,
+    needs: Any,
+    rooms: Any,
     most: int,
 ) -> Any:
     """The first `most` jobs of the queue at `now`: int64 `[n, 4]` of priority, enqueued at, job, slot, in order.
 
     `remaining` has what jobs of no throttled array may start at 0, and group `g` at `g + 1`.
-    `longest_ms` and `age_inverse` have one entry for all jobs, or one for each kind when `by_kind`.
+    `longest_ms` and `age_inverse` have one entry for all jobs, or one for each kind when `by_kind`. `rooms` int64 `[lanes, 4]` is
+    what each lane may start and `needs` int64 `[classes, 4]` what a job of each class (`shapes`) counts; empty without quotas.
 
     Blocks of slots are visited in a strided order: however the queue is laid out, few entries enter the heap.
     """
     heap = np.empty((most, 4), np.int64)
     size = 0
     blocks = (count + _BLOCK - 1) // _BLOCK
-    stride = max(1, (blocks * 618) // 1_000)
-    divisor, rest = blocks, stride
-    while rest > 0:
-        divisor, rest = rest, divisor % rest
-        if rest == 0 and divisor > 1:
-            stride += 1
-            divisor, rest = blocks, stride
+    stride = _stride(blocks)
     block = 0
     priorities = np.empty(_BLOCK, np.int64)
     for _ in range(blocks):
@@ -240,9 +275,17 @@ def top(
             longest_ms,
             age_inverse,
             patience_ms,
+            lanes,
+            shapes,
+            needs,
+            rooms,
             priorities,
         )
-        if by_kind:
+        if len(rooms) and by_kind:
+            _evaluate_limited_by_kind(*arguments)
+        elif len(rooms):
+            _evaluate_limited(*arguments)
+        elif by_kind:
             _evaluate_by_kind(*arguments)
         elif len(remaining) > 1:
             _evaluate_throttled(*arguments)
@@ -250,10 +293,7 @@ def top(
             _evaluate_alike(*arguments)
         size = _keep(heap, size, first, size_of_block, priorities, enqueued, jobs)
         block = (block + stride) % blocks
-    for end in range(size - 1, 0, -1):
-        for column in range(4):
-            heap[0, column], heap[end, column] = heap[end, column], heap[0, column]
-        _sink(heap, 0, end)
+    _sort(heap, size)
     return heap[:size]
 
 
@@ -308,3 +348,54 @@ def ahead(
         ):
             before += 1
     return before
+
+
+@njit(cache=True)
+def first_by_key(
+    count: int,
+    keys: Any,
+    most: int,
+    jobs: Any,
+    tenants: Any,
+    bases: Any,
+    since: Any,
+    enqueued: Any,
+    runs: Any,
+    kinds: Any,
+    tenant_factors: Any,
+    run_factors: Any,
+    now: int,
+    longest_ms: Any,
+    age_inverse: Any,
+    by_kind: bool,
+) -> Any:
+    """For each key from 0 to `most` - 1 the slot that comes first in order at `now` among those that have it, -1 for none."""
+    best = np.full(most, -1, np.int64)
+    priorities = np.zeros(most, np.int64)
+    for slot in range(count):
+        key = keys[slot]
+        if key < 0:
+            continue
+        scale = kinds[slot] if by_kind else 0
+        priority = priority_of(
+            bases[slot],
+            max(0, now - since[slot]) // NS_PER_MS,
+            longest_ms[scale],
+            age_inverse[scale],
+            tenant_factors[tenants[slot]],
+            run_factors[runs[slot]],
+        )
+        other = best[key]
+        if (
+            other < 0
+            or priority > priorities[key]
+            or (
+                priority == priorities[key]
+                and (
+                    enqueued[slot] < enqueued[other]
+                    or (enqueued[slot] == enqueued[other] and jobs[slot] < jobs[other])
+                )
+            )
+        ):
+            best[key], priorities[key] = slot, priority
+    return best

@@ -38,14 +38,19 @@ from mintyard.domain.scheduling.layout import (
     JOB_CLASS,
     JOB_COLUMNS,
     JOB_GROUP,
+    JOB_HEAD,
+    JOB_LANE,
     JOB_OFFSET,
     JOB_RESERVES,
     JOB_STATUS,
     MEMBERS,
+    OVER_QUOTA,
     PLACED,
     THROTTLED,
 )
 from mintyard.domain.scheduling.queue import PendingQueue
+from mintyard.domain.scheduling.quota_round import RoundQuota
+from mintyard.domain.scheduling.quota_tables import Tables
 from mintyard.domain.scheduling.reasons import Reason
 from mintyard.domain.scheduling.scoring import Policy, fragmentation_steps, parameters, set_weights
 from mintyard.domain.scheduling.shapes import ShapeTable
@@ -110,16 +115,18 @@ def plan_round(
     rules: Rules = DEFAULT_RULES,
     remaining: Sequence[int] | NDArray[np.integer[Any]] | None = None,
     times: Times | None = None,
+    quota: Tables | None = None,
 ) -> Plan:
     """The jobs to start at `now` (ns) and where. Deterministic: equal arguments give an equal plan.
 
     `tenant_usage` is each tenant's dominant share in use in 1/1,000, by tenant index; `remaining` how many more tasks
     of each throttled array may start, by group index (a group beyond its end is not throttled). `times` is needed by rules that
-    look at time: what is not known runs for ever.
+    look at time: what is not known runs for ever. `quota` says what each lane of the queue may start and is counted down; None is
+    no limit.
     """
     if not len(queue) or not len(cluster) or rules.limit <= 0:
         return Plan([], [])
-    planner = _Round(cluster, queue, shapes, tenant_usage, now, rules, remaining, times or Times())
+    planner = _Round(cluster, queue, shapes, tenant_usage, now, rules, remaining, times or Times(), quota)
     try:
         planner.run()
     finally:
@@ -140,9 +147,11 @@ class _Round:
         rules: Rules,
         remaining: Sequence[int] | NDArray[np.integer[Any]] | None,
         times: Times,
+        quota: Tables | None,
     ) -> None:
         self.cluster, self.queue, self.now, self.rules = cluster, queue, now, rules
         self.shapes, self.times = shapes, times
+        self.quota = RoundQuota(quota, shapes)
         by_ratio = rules.order is Order.RESPONSE_RATIO
         self.scales = times.kinds.scales(times.history) if by_ratio else None
         self.behind: Behind | None = None
@@ -180,6 +189,7 @@ class _Round:
         self.failing = tuple(self.classes[self.needs[:, FAILED] == 1].tolist())
 
     def run(self) -> None:
+        self.quota.mark_heads(self.queue, self.now, self.rules.patience_ms, self.usage, self.scales)
         window = _FIRST_WINDOW
         for _ in range(self.rules.passes):
             candidates = self._candidates(window)
@@ -202,6 +212,7 @@ class _Round:
         flags = self.queue.column("flags")
         for slots in self.seen:
             flags[slots] &= ~np.uint8(queue_kernel.SEEN)
+        self.quota.unmark(self.queue)
 
     def plan(self) -> Plan:
         kept = np.flatnonzero(self.is_open[: self.cluster.count] == 0).tolist()
@@ -242,6 +253,7 @@ class _Round:
             patience_ms=self.patience_ms,
             scales=self.scales,
             wanted_by_kind=self.behind is not None,
+            **self.quota.filter(),
         )
         slots = top[:, 3]
         self.queue.column("flags")[slots] |= np.uint8(queue_kernel.SEEN)
@@ -263,7 +275,11 @@ class _Round:
                     self.reasons[job] = Reason.BEHIND_IN_QUEUE
                 return
             last = end - 1
-            if end > start and jobs[last, JOB_RESERVES] and jobs[last, JOB_STATUS] not in (PLACED, THROTTLED):
+            if (
+                end > start
+                and jobs[last, JOB_RESERVES]
+                and jobs[last, JOB_STATUS] not in (PLACED, THROTTLED, OVER_QUOTA)
+            ):
                 class_index = int(jobs[last, JOB_CLASS])
                 if not self._keep(int(top[last, 2]), class_index):
                     self.cant_keep.add(class_index)
@@ -276,6 +292,8 @@ class _Round:
         jobs = np.zeros((len(top), JOB_COLUMNS), np.int64)
         jobs[:, JOB_CLASS] = self.local[self.queue.column("classes")[slots]]
         jobs[:, JOB_GROUP] = self.queue.column("groups")[slots]
+        jobs[:, JOB_LANE] = self.queue.column("lanes")[slots]
+        jobs[:, JOB_HEAD] = self.queue.column("flags")[slots] & np.uint8(queue_kernel.HEAD) != 0
         sizes = self.needs[jobs[:, JOB_CLASS], MEMBERS]
         jobs[:, JOB_OFFSET] = np.cumsum(sizes) - sizes
         return jobs
@@ -311,6 +329,7 @@ class _Round:
                 self.parameters,
                 jobs,
                 self.remaining,
+                self.quota.tables,
                 members,
                 slots=top[:, 3],
                 start=start,
@@ -327,6 +346,7 @@ class _Round:
             self.parameters,
             jobs,
             self.remaining,
+            self.quota.tables,
             members,
             start,
             limit,
@@ -349,11 +369,13 @@ class _Round:
         last = rows[-1][JOB_OFFSET] + sizes[-1] if rows else 0
         pairs = [(node, mask) for node, mask in members[first:last].tolist()]
         why: dict[int, Reason] = {}
-        for job, (class_index, _, offset, _, status), size in zip(numbers, rows, sizes, strict=True):
+        for job, (class_index, _, offset, _, status, _, _), size in zip(numbers, rows, sizes, strict=True):
             if status == PLACED:
                 self.placements.append((job, tuple(pairs[offset - first : offset - first + size])))
             elif status == THROTTLED:
                 self.reasons[job] = Reason.ARRAY_THROTTLE
+            elif status == OVER_QUOTA:
+                self.reasons[job] = Reason.QUEUE_QUOTA
             else:
                 if class_index not in why:
                     why[class_index] = self._why_no_fit(self.needs[class_index])

@@ -29,6 +29,7 @@ class Scope(StrEnum):
     GRANT_WRITE = "grant:write"
     HOLD_WRITE = "hold:write"
     """Place, extend, settle and void holds and escrows by hand (gateways, edge sites)."""
+    QUEUE_WRITE = "queue:write"
     NODE_READ = "node:read"
     NODE_WRITE = "node:write"
     PRICE_WRITE = "price:write"
@@ -52,6 +53,7 @@ ROLES: dict[str, tuple[Scope, ...]] = {
         Scope.JOB_OPERATE,
         Scope.NODE_READ,
         Scope.NODE_WRITE,
+        Scope.QUEUE_WRITE,
         Scope.ACCOUNT_READ,
     ),
     "owner": (*_TENANT, Scope.TOKEN_REVOKE, Scope.ACCOUNT_WRITE, Scope.GRANT_WRITE),

@@ -14,6 +14,7 @@ from mintyard.sdk.aio.accounts import AsyncAccounts, AsyncGrants
 from mintyard.sdk.aio.connection import AsyncConnection
 from mintyard.sdk.aio.holds import AsyncHolds, AsyncNodes, AsyncPrices
 from mintyard.sdk.aio.jobs import AsyncJobs, JobName, event_value
+from mintyard.sdk.aio.queues import AsyncQueues
 from mintyard.sdk.aio.submitted import AsyncSubmitted
 from mintyard.sdk.aio.tokens import AsyncTokens
 from mintyard.sdk.exchange import DEFAULT_RETRY_S
@@ -57,6 +58,7 @@ class AsyncHub:
         self.holds = AsyncHolds(self.connection)
         self.nodes = AsyncNodes(self.connection)
         self.prices = AsyncPrices(self.connection)
+        self.queues = AsyncQueues(self.connection)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address.url!r})"

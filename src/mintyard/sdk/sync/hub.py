@@ -17,6 +17,7 @@ from mintyard.sdk.sync.accounts import Accounts, Grants
 from mintyard.sdk.sync.connection import Connection
 from mintyard.sdk.sync.holds import Holds, Nodes, Prices
 from mintyard.sdk.sync.jobs import JobName, Jobs, event_value
+from mintyard.sdk.sync.queues import Queues
 from mintyard.sdk.sync.submitted import Submitted
 from mintyard.sdk.sync.tokens import Tokens
 from mintyard.wire.quotes import AskQuote, Quote
@@ -57,6 +58,7 @@ class Hub:
         self.holds = Holds(self.connection)
         self.nodes = Nodes(self.connection)
         self.prices = Prices(self.connection)
+        self.queues = Queues(self.connection)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.address.url!r})"

@@ -17,6 +17,7 @@ from mintyard.domain.jobs.admission import check_budget, known_mandate
 from mintyard.domain.ledger.book import Account, Counter, Hold, PlanEntry
 from mintyard.domain.ledger.charging import shared_lines
 from mintyard.domain.limits import MAX_LIVE_JOBS
+from mintyard.domain.queues import check_entry
 from mintyard.domain.replies import Batch, Reply, Ticket
 from mintyard.domain.scheduling.explain import check_feasible
 from mintyard.domain.state import CeilingCharge, Job, Mandate, SpecEntry, State
@@ -156,6 +157,7 @@ def _work_out(state: State, mandate: Mandate, entry: SpecEntry, now: int) -> _Te
     shape = entry.content.shape
     number, book = state.price_book(now)
     try:
+        check_entry(state, entry.content, mandate.account.id)
         if len(state.cluster):
             check_feasible(state.cluster, shape)
         cost = sum(entry.ceiling(number, book).money)
