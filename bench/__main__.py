@@ -15,6 +15,7 @@ BENCHMARKS = {
     "B3": "bench.throughput.b3",
     "B4": "bench.pending",
     "B5": "bench.backfill.b5",
+    "B8": "bench.cohorts.b8",
     "scale": "bench.scale",
 }
 """Where each benchmark's `run(arguments)` is."""

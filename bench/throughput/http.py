@@ -96,21 +96,23 @@ def _middle(runs: list[dict[str, Any]], name: str) -> float:
 
 
 @contextlib.contextmanager
-def hub(workers: int = 1, nodes: int = tenants.NODES) -> Iterator[Any]:
-    """A hub with the no-op engine in a temporary folder; stopped in order."""
+def hub(
+    workers: int = 1,
+    engine: str = "bench.throughput.noop:ThreadedNoopEngine",
+    options: dict[str, Any] | None = None,
+) -> Iterator[Any]:
+    """A hub with the no-op engine, or another one of ours, in a temporary folder; stopped in order."""
     from tests.crash.live_hub import LiveHub
 
     with tempfile.TemporaryDirectory(prefix="mintyard-b3-") as folder:
         live = LiveHub(
             Path(folder) / "hub", workers=workers, lease_ms=10_000, engine="bench_noop",
-            engine_options={"count": nodes}, log_level="warning",
+            engine_options={"count": tenants.NODES} if options is None else options, log_level="warning",
         )  # fmt: skip
         entry = Path(folder) / "entry" / "mintyard_bench-0.dist-info"
         entry.mkdir(parents=True)
         (entry / "METADATA").write_text("Metadata-Version: 2.1\nName: mintyard-bench\nVersion: 0\n")
-        (entry / "entry_points.txt").write_text(
-            "[mintyard.engines]\nbench_noop = bench.throughput.noop:ThreadedNoopEngine\n"
-        )
+        (entry / "entry_points.txt").write_text(f"[mintyard.engines]\nbench_noop = {engine}\n")
         paths = (live.environment["PYTHONPATH"], str(_ROOT), str(entry.parent))
         live.environment["PYTHONPATH"] = os.pathsep.join(paths)
         try:
@@ -193,7 +195,7 @@ class Load:
             stdout=subprocess.PIPE, env=environment, cwd=_ROOT, check=True,
         )  # fmt: skip
         found = msgspec.json.decode(done.stdout.splitlines()[-1], type=Result)
-        left = self._drain()
+        left = drain(self.live)
         seconds = time.monotonic() - began
         after = self._cpu()
         tasks = max(1, found.acknowledged)
@@ -206,15 +208,6 @@ class Load:
         print(json.dumps({"requests": len(requests), **about} | result), file=sys.stderr, flush=True)
         return result
 
-    def _drain(self) -> int:
-        """Wait until no task is live; how many still are."""
-        deadline, live_jobs = time.monotonic() + _DRAIN_S, 1
-        while live_jobs and time.monotonic() < deadline:
-            time.sleep(0.2)
-            text = httpx.get(f"{self.live.url}/metrics", trust_env=False, timeout=20).text
-            live_jobs = live_of(text)
-        return live_jobs
-
     def _cpu(self) -> dict[str, float]:
         """CPU seconds so far by role."""
         used = dict.fromkeys(_ROLES[1:], 0.0)
@@ -222,6 +215,16 @@ class Load:
             times = psutil.Process(pid).cpu_times()
             used[name.split("-")[0]] += times.user + times.system
         return used
+
+
+def drain(live: Any, most_s: float = _DRAIN_S) -> int:
+    """Wait until no task is live; how many still are after `most_s`."""
+    deadline, live_jobs = time.monotonic() + most_s, 1
+    while live_jobs and time.monotonic() < deadline:
+        time.sleep(0.2)
+        text = httpx.get(f"{live.url}/metrics", trust_env=False, timeout=20).text
+        live_jobs = live_of(text)
+    return live_jobs
 
 
 def live_of(text: str) -> int:

@@ -25,7 +25,8 @@ PATIENCE_S = 20.0
 
 
 class Plan(msgspec.Struct, kw_only=True):
-    """One run. `rate` 0: closed loop; `jobs` are in each request; what is sent in the first `warm_s` is not counted."""
+    """One run. `rate` 0: closed loop; `jobs` are in each request; what is sent in the first `warm_s` is not counted. `due`: one
+    arrival for each request, in s from the start and in order, instead of a rate."""
 
     host: str
     port: int
@@ -36,6 +37,7 @@ class Plan(msgspec.Struct, kw_only=True):
     seconds: float = 5.0
     warm_s: float = 1.0
     seed: int = 1
+    due: list[float] = []
 
 
 class Result(msgspec.Struct, kw_only=True):
@@ -136,7 +138,7 @@ class Run:
         self.open -= 1
         if self.waiting:
             connection.send(self.waiting.popleft())
-        elif not self.plan.rate and not self.stopped:
+        elif not self.plan.rate and not self.plan.due and not self.stopped:
             connection.send(self.add(now))
         else:
             self.free.append(connection)
@@ -196,7 +198,7 @@ async def run(plan: Plan) -> Result:
     one.free.extend(connections)
     begin = time.monotonic() + plan.warm_s
     end = begin + plan.seconds
-    if plan.rate:
+    if plan.rate or plan.due:
         await _open_loop(one, plan, begin - plan.warm_s)
     else:
         for connection in [one.free.popleft() for _ in range(plan.connections)]:
@@ -223,8 +225,12 @@ async def run(plan: Plan) -> Result:
 
 
 async def _open_loop(one: Run, plan: Plan, start: float) -> None:
-    count = round(plan.rate * (plan.warm_s + plan.seconds))
-    due = start + np.cumsum(np.random.default_rng(plan.seed).exponential(1 / plan.rate, count))
+    if plan.due:
+        due = start + np.array(plan.due)
+    else:
+        count = round(plan.rate * (plan.warm_s + plan.seconds))
+        due = start + np.cumsum(np.random.default_rng(plan.seed).exponential(1 / plan.rate, count))
+    count = len(due)
     at = 0
     while at < count and not one.stopped:
         now = time.monotonic()
