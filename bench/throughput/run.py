@@ -54,6 +54,8 @@ class Settings(msgspec.Struct, kw_only=True):
     seed: int = 1
     projector: bool = True
     tick_ms: float = 2.0
+    drain_s: float = 3.0
+    """How long what is still open may take to end."""
     profile: str = ""
 
 
@@ -117,7 +119,7 @@ async def run(settings: Settings, folder: Path) -> dict[str, Any]:
     lag = _lag(folder) if projector else {}
     if not settings.rate:
         load.stop()
-    deadline = time.monotonic() + 3
+    deadline = time.monotonic() + settings.drain_s
     while load.completed + load.refused < load.offered and time.monotonic() < deadline:
         await asyncio.sleep(0.01)
     result = _result(settings, load, before, after) | {"lag": lag}

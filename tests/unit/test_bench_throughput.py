@@ -46,7 +46,9 @@ def small_hub() -> tuple[State, int]:
 )
 async def test_every_task_of_a_run_ends_or_is_refused(tmp_path: Path, rate: int, discipline: str) -> None:
     """Alone or many at once, under ours and under the disciplines that ours is compared with."""
-    settings = Settings(rate=rate, seconds=0.3, warm_s=0.1, window=64, projector=False, discipline=discipline)
+    settings = Settings(
+        rate=rate, seconds=0.3, warm_s=0.1, window=64, projector=False, discipline=discipline, drain_s=60
+    )
     with installed(discipline):
         result = await asyncio.wait_for(run(settings, tmp_path), 120)
     assert result["refused"] == result["unfinished"] == 0

@@ -7,12 +7,14 @@ from tests.unit.core_world import World
 
 from mintyard.app.explaining import explain_number
 from mintyard.app.queue_listing import list_queues
+from mintyard.domain import hub
 from mintyard.domain.commands import (
     ControlJobs,
     LimitAccount,
     RemoveQueue,
     SetAccountState,
     SetQueue,
+    Submit,
     TakeReports,
 )
 from mintyard.domain.errors import (
@@ -28,8 +30,9 @@ from mintyard.domain.errors import (
     ScopeMissing,
 )
 from mintyard.domain.jobs.reports import NodeSeen, Outcome
-from mintyard.domain.jobs.spec import Array, JobSpec, Shape
+from mintyard.domain.jobs.spec import Array, JobRequest, JobSpec, Shape
 from mintyard.domain.limits import MAX_QUOTA
+from mintyard.domain.replies import Refusal
 from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.snapshot import decode, encode, state_hash
 
@@ -95,11 +98,19 @@ def test_what_can_never_start_is_refused_at_once(world: World, array: Array | No
 def test_runs_of_submits_are_told_the_same() -> None:
     """Decided many at once they go by kept terms, which a change of quotas must end."""
     world = World()
-    jobs = world.submit(*[job("default")] * 2)
-    world.do(SetQueue(None, QueueSpec("default", accepts=False)))
-    with pytest.raises(QueueRefuses, match="no new jobs"):
-        world.submit(job("default"))
-    assert world.round() == jobs
+    world.submit(job())  # so that spec and mandate are known
+    some = [Submit(world.ann, (JobRequest(job()),))] * 4
+    changes = (
+        (SetQueue(None, QueueSpec("q", accepts=False)), "queue_refuses"),
+        (SetQueue(None, QueueSpec("q")), ""),
+        (LimitAccount(None, "acme", gpus(0)), "never_within_quota"),
+        (LimitAccount(None, "acme", Limits()), ""),
+    )
+    for change, code in changes:
+        hub.begin(world.state, world.state.seq + 1, world.now)
+        replies = [reply for _, reply in hub.execute_all(world.state, [*some, change, *some], world.now)]
+        after = [reply.problem.code if isinstance(reply, Refusal) else "" for reply in replies[5:]]
+        assert after == [code] * 4
 
 
 def test_who_may_submit(world: World) -> None:

@@ -343,7 +343,7 @@ def within(quotas: Quotas) -> bool:
     return True
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 2**32), backfill=st.sampled_from(Backfill))
 def test_no_round_lets_more_run_than_is_allowed(seed: int, backfill: Backfill) -> None:
     """And what waits at the end of a round with no head in its way is short of quota or of nodes."""
