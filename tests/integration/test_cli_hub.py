@@ -85,11 +85,11 @@ def test_prices(admin: Cli) -> None:
 
 
 def test_queues(admin: Cli) -> None:
-    admin.ok("account", "open", "lab/ann", "--parents")
+    admin.ok("account", "open", "quarter/ann", "--parents")
     admin.ok("queue", "set", "all")
     assert "queue night set" in admin.ok(
         "queue", "set", "night", "--parent", "all", "--nominal", "gpus=8,cpus=64,memory=1T,jobs=20",
-        "--borrowing", "gpus=2.5", "--lending", "gpus=4", "-A", "lab",
+        "--borrowing", "gpus=2.5", "--lending", "gpus=4", "-A", "quarter",
     )  # fmt: skip
     listed = admin.ok("queue", "ls")
     assert "0/8" in listed
@@ -104,7 +104,7 @@ def test_queues(admin: Cli) -> None:
     admin.ok("queue", "open", "night")
     admin.ok("queue", "start", "night")
     found = admin.json("queue", "show", "night")
-    assert (found["starting"], found["accepts"], found["accounts"]) == (True, True, ["lab"])
+    assert (found["starting"], found["accepts"], found["accounts"]) == (True, True, ["quarter"])
     assert found["nominal"] == {
         "gpus_milli": 8_000,
         "cpus_milli": 64_000,
@@ -124,9 +124,9 @@ def test_queues(admin: Cli) -> None:
         assert admin.refused("queue", "set", "x", "--nominal", amounts)[0] == Exit.USAGE
     assert admin.refused("queue", "set", "x", "--parent", "none") == (Exit.NOT_FOUND, "not_found")
     assert admin.refused("queue", "remove", "all") == (Exit.CONFLICT, "queue_busy")
-    admin.ok("queue", "limit", "lab", "gpus=4,jobs=10")
+    admin.ok("queue", "limit", "quarter", "gpus=4,jobs=10")
     assert "gpus=4,jobs=10" in admin.ok("queue", "limits")
-    admin.ok("queue", "limit", "lab")
+    admin.ok("queue", "limit", "quarter")
     assert admin.json("queue", "limits")["items"] == []
     admin.ok("queue", "remove", "night")
     admin.ok("queue", "remove", "all")
