@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mintyard.domain.jobs.spec import Shape
-from mintyard.domain.scheduling import kernels
+from mintyard.domain.scheduling import kernels, profile_kernel, queue_kernel
 from mintyard.domain.scheduling.cluster import Cluster, Placement
 from mintyard.domain.scheduling.feasibility import Need, NodeView, room, rooms
 from mintyard.domain.scheduling.layout import (
@@ -273,3 +273,21 @@ def test_reference_views_do_not_alias_the_cluster() -> None:
     assert isinstance(view, NodeView)
     view.cpu = 0
     assert cluster.node("n").cpus_free_milli == 1_000
+
+
+def test_variants_of_a_kernel_have_names_of_their_own() -> None:
+    """Else machine code of one, from the cache, may stand in for another that is compiled in the same process."""
+    kinds = range(5)
+    evaluators = [
+        queue_kernel._evaluate_alike,
+        queue_kernel._evaluate_throttled,
+        queue_kernel._evaluate_by_kind,
+        queue_kernel._evaluate_limited,
+        queue_kernel._evaluate_limited_by_kind,
+    ]
+    for some in (
+        [kernels.place_kernel(kind) for kind in kinds],
+        [profile_kernel.backfill_kernel(kind) for kind in kinds],
+        evaluators,
+    ):
+        assert len({one.py_func.__qualname__ for one in some}) == len(some)

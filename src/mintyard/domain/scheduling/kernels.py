@@ -65,6 +65,7 @@ from mintyard.domain.scheduling.layout import (
     WHOLE,
     WIDEST,
 )
+from mintyard.domain.scheduling.variants import compiled_as
 
 STRANDED: Final = 0
 LINEAR: Final = 1
@@ -447,7 +448,7 @@ def _count(need: Any, counted: Any) -> None:
 def place_kernel(kind: int) -> Callable[..., tuple[int, int]]:
     """The batch placement kernel of one kind of score; compiled at its first call only."""
 
-    @njit(cache=True)
+    @compiled_as(kind)
     def place(
         table: Any,
         count: int,

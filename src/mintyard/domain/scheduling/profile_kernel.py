@@ -39,6 +39,7 @@ from mintyard.domain.scheduling.layout import (
     NO_FIT,
     SLOT,
 )
+from mintyard.domain.scheduling.variants import compiled_as
 
 # Columns of what runs, int64 `[members, RUN_COLUMNS]`, in order of end and job.
 RUN_END: Final = 0
@@ -298,7 +299,7 @@ def _commit(levels: Any, later: Any, node: int, mask: int, need: Any, level: int
 def backfill_kernel(kind: int) -> Callable[..., tuple[int, int]]:
     """Placement behind reservations for one kind of score; compiled at its first call only."""
 
-    @njit(cache=True)
+    @compiled_as(kind)
     def place_behind(
         levels: Any,
         later: Any,

@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 from numba import njit
 
+from mintyard.domain.scheduling.variants import compiled_as
 from mintyard.domain.units import NS_PER_MS
 
 PRESENT: Final = 1
@@ -90,7 +91,7 @@ def _evaluator(by_kind: bool, throttled: bool, limited: bool) -> Any:
     """The evaluation for one scale of age or for one by kind, with or without groups and quotas: a test within the loop costs a
     third more, a column that says nothing a sixth."""
 
-    @njit(cache=True)
+    @compiled_as(by_kind, throttled, limited)
     def evaluate(
         first: int,
         count: int,
