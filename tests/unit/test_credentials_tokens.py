@@ -491,7 +491,7 @@ def test_importing_credentials_stays_light():
     assert done.stdout.strip() == "[]"
 
 
-@pytest.mark.slow
+@pytest.mark.acceptance
 def test_twenty_thousand_valid_verifications_under_load_and_no_refusal():
     token = _SAMPLE
     for job in ((1,), (1,)):
