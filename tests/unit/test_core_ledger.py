@@ -402,3 +402,22 @@ def test_a_settlement_never_exceeds_what_is_held() -> None:
     hold = Hold(1, "acme", (Line(Unit.MONEY, 0, 10, (1, 10)),), (), 0, 0, 0, 0, "", "")
     share = settle(hold, {Unit.MONEY: 12})
     assert (share.spent, share.released) == ((1, 10), ())
+
+
+@pytest.mark.parametrize("drawn", ["0", "3", "4"])
+def test_a_hold_drawn_whole_outlives_the_ceilings_of_its_token(drawn: str) -> None:
+    """The ceiling is forgotten with its block once nothing of it is held, before the hold itself is closed (seeds 2509, 3298)."""
+    world = World()
+    hours = 2
+    token = world.token("acme/vision/ann", "owner", {Unit.MONEY: usd("9")}, hours=hours)
+    end = world.now + hours * HOUR_NS
+    hold = world.do(c.PlaceHold(token, "acme/vision/ann", {Unit.MONEY: usd("4")}, end)).ref
+    world.do(c.DrawHold(None, hold, {Unit.MONEY: usd(drawn)}))
+    world.now = end
+    world.do(c.OpenAccount(None, "later"))
+    world.round()
+    assert not world.state.ledger.holds
+    assert world.grant("acme").spent == usd(drawn)
+    world.now += HOUR_NS
+    world.do(c.OpenAccount(None, "much"))
+    assert not world.state.ledger.counters

@@ -320,7 +320,11 @@ class Book:
         hold.spent_legs = _merge(hold.spent_legs, event.spent)
         drawn_ceilings = hold.drawn_ceilings if hold.drawn_ceilings is not None else {}
         for block, unit, amount in _rows(event.ceilings, 3):
-            counter = self.counters[block, Unit(unit)]
+            counter = self.counters.get((block, Unit(unit)))
+            if counter is None and not amount:
+                continue
+            if counter is None:
+                raise InvariantBroken(why=f"ceiling {block} {unit} is drawn on but not kept")
             counter.held -= amount
             counter.spent += amount
             drawn_ceilings[f"{block}:{unit}"] = drawn_ceilings.get(f"{block}:{unit}", 0) + amount
@@ -367,7 +371,11 @@ class Book:
         parts: Iterator[Any] = iter(ceilings)
         for block in parts:
             unit, used, freed = next(parts), times * next(parts), times * next(parts)
-            counter = counters[block, unit]
+            counter = counters.get((block, unit))
+            if counter is None and not used and not freed:
+                continue  # all was drawn before its block ended, and the counter with it
+            if counter is None:
+                raise InvariantBroken(why=f"ceiling {block} {unit} is charged but not kept")
             counter.held -= used + freed
             counter.spent += used
             if counter.held < 0:
