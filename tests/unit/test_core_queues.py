@@ -10,12 +10,14 @@ from mintyard.app.queue_listing import list_queues
 from mintyard.domain import hub
 from mintyard.domain.commands import (
     ControlJobs,
+    CreateGrant,
     LimitAccount,
     RemoveQueue,
     SetAccountState,
     SetQueue,
     Submit,
     TakeReports,
+    Tick,
 )
 from mintyard.domain.errors import (
     Forbidden,
@@ -29,12 +31,15 @@ from mintyard.domain.errors import (
     QueueRefuses,
     ScopeMissing,
 )
+from mintyard.domain.events import JobPlaced
 from mintyard.domain.jobs.reports import NodeSeen, Outcome
 from mintyard.domain.jobs.spec import Array, JobRequest, JobSpec, Shape
 from mintyard.domain.limits import MAX_QUOTA
 from mintyard.domain.replies import Refusal
+from mintyard.domain.scheduling.choices import Backfill
 from mintyard.domain.scheduling.quota import Limits, QueueSpec
 from mintyard.domain.snapshot import decode, encode, state_hash
+from mintyard.domain.units import Unit
 
 GPU = Shape(1_000, 512, gpus=1)
 
@@ -291,3 +296,26 @@ def test_more_nodes_than_quota_is_fine(world: World) -> None:
     world.do(TakeReports("local", tuple(NodeSeen(f"m{n}", 8_000, 16_384, 4, "a100") for n in range(4))))
     jobs = world.submit(*[job()] * 6)
     assert world.round() == jobs[:2]
+
+
+@pytest.mark.parametrize("backfill", list(Backfill))
+def test_a_job_that_lacks_both_quota_and_nodes_gets_both(backfill: Backfill) -> None:
+    """Quota without nodes and nodes without quota, each taken by small ones in turn, are no start."""
+    world = World()
+    for account in ("acme", "acme/vision", "acme/vision/ann"):
+        world.do(CreateGrant(None, account, Unit.MONEY, 10**15))
+    world.do(TakeReports("local", (NodeSeen("n2", 8_000, 16_384, 4, "a100"),)))
+    world.do(SetQueue(None, QueueSpec("q", nominal=gpus(4))))
+    world.do(SetQueue(None, QueueSpec("o")))
+    running = world.submit(*[job("q"), job("o")] * 4)
+    assert sorted(world.round()) == running
+    (big,) = world.submit(job("q", Shape(1_000, 512, gpus=4)))
+    for _ in range(300):
+        world.submit(job("q"), job("o"))
+        for _ in range(2):
+            world.end(running.pop(0))
+        world.do(Tick(backfill=backfill))
+        running += [event.job for event in world.events if isinstance(event, JobPlaced)]
+        if big in running:
+            return
+    raise AssertionError("it never started")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -147,20 +148,31 @@ class Yard:
         at: int = 0,
         base: int = 100,
         account: str = "lab",
+        group: int = -1,
     ) -> list[int]:
         numbers = list(range(self.next, self.next + count))
         lane = self.quotas.lane(queue, account)
         for job in numbers:
-            self.queue.add(job, self.shapes.intern(shape), 0, base, at * S, lane=lane)
+            self.queue.add(job, self.shapes.intern(shape), 0, base, at * S, lane=lane, group=group)
             self.jobs[job] = (lane, shape)
         self.next += count
         return numbers
+
+    remaining: Sequence[int] | None = None
 
     def plan(self, now: int, rules: Rules | None = None) -> Plan:
         tables = self.quotas.tables() if self.quotas else None
         times = Times(lambda: np.zeros((0, RUN_COLUMNS), np.int64), self.kinds, History())
         return plan_round(
-            self.cluster, self.queue, self.shapes, [], now * S, rules or Rules(), None, times, tables
+            self.cluster,
+            self.queue,
+            self.shapes,
+            [],
+            now * S,
+            rules or Rules(),
+            self.remaining,
+            times,
+            tables,
         )
 
     def start(self, now: int, rules: Rules | None = None) -> list[int]:
@@ -380,3 +392,90 @@ def test_without_quotas_a_round_is_as_before() -> None:
         one.submit("x", count=50)
         one.submit("y", BIG, count=30, at=1)
     assert yard.plan(100).placements == other.plan(100).placements
+
+
+def drained(yard: Yard, big: int, seconds: int, rules: Rules, *queues: str) -> int | None:
+    """Each second the job that has run longest ends and each of `queues` gets another small one: when `big` starts."""
+    order = sorted(yard.running)
+    for second in range(1, seconds):
+        for queue in queues:
+            yard.submit(queue, at=second)
+        for _ in range(min(2, len(order))):
+            yard.end(order.pop(0))
+        started = yard.start(second, rules)
+        if big in started:
+            return second
+        order += started
+    return None
+
+
+def test_a_job_that_lacks_both_quota_and_nodes_gets_both() -> None:
+    """Quota without nodes and nodes without quota, each taken by small ones in turn, are no start."""
+    quotas = Quotas()
+    quotas.set_queue(QueueSpec("q", nominal=gpus(8)))
+    quotas.set_queue(QueueSpec("o"))
+    yard = Yard(quotas, nodes=2)
+    yard.submit("q", count=8)
+    yard.submit("o", count=8)
+    assert len(yard.start(0)) == 16
+    (big,) = yard.submit("q", Shape(1_000, 512, gpus=8), at=1)
+    assert drained(yard, big, 600, Rules(), "q", "o", "q", "o") is not None
+
+
+def test_who_can_never_start_bars_nobody() -> None:
+    """Lowered below it since it came; or its nodes are gone."""
+    quotas = Quotas()
+    quotas.set_queue(QueueSpec("q", nominal=gpus(3)))
+    quotas.limit_account("lab/ann", gpus(2))
+    yard = Yard(quotas)
+    first = yard.submit("q", count=3)
+    assert yard.start(0) == first
+    yard.submit("q", BIG, at=1)
+    yard.submit("q", Shape(1_000, 512, gpus=3), at=1, account="lab/ann")
+    yard.submit("q", Shape(1_000, 512, gpus=2, gpu_models=("gone",)), at=1)
+    yard.end(first[0])
+    small = yard.submit("q", count=1, at=2)
+    assert yard.start(1_000) == small
+    yard.end(first[1])
+    also = yard.submit("q", count=1, at=3, account="lab/ann")
+    assert yard.start(1_001) == also
+
+
+def test_a_throttled_array_is_not_served_in_anothers_place() -> None:
+    quotas = Quotas()
+    quotas.set_queue(QueueSpec("q", nominal=gpus(4)))
+    yard = Yard(quotas)
+    yard.submit("q", count=4)
+    yard.start(0)
+    yard.remaining = [0]
+    yard.submit("q", BIG, at=1, group=0)
+    (big,) = yard.submit("q", BIG, at=1)
+    assert drained(yard, big, 200, Rules(), "q", "q", "q") is not None
+
+
+def test_who_is_short_only_because_of_others_of_the_round_bars_those_behind() -> None:
+    """An urgent one takes one of four each time they are free, and the rest must not go to later ones."""
+    quotas = Quotas()
+    quotas.set_queue(QueueSpec("q", nominal=gpus(4)))
+    yard = Yard(quotas)
+    yard.submit("q", BIG, at=0)
+    (urgent,) = yard.submit("q", at=100, base=10_000)
+    yard.submit("q", count=4, at=90, base=1)
+    assert yard.start(100) == [urgent]
+
+
+@pytest.mark.parametrize("backfill", list(Backfill))
+def test_a_head_bars_although_its_class_fits_nowhere(backfill: Backfill) -> None:
+    """With all reservations given, and more than a first window of others before it."""
+    quotas = Quotas()
+    quotas.set_queue(QueueSpec("q", nominal=gpus(8)))
+    yard = Yard(quotas, nodes=2)
+    hold = yard.submit("o", count=14)
+    mine = yard.submit("q", count=2)
+    assert sorted(yard.start(0)) == [*hold, *mine]
+    yard.submit("o", Shape(1_000, 512, gpus=8), count=300, at=1)
+    yard.submit("q", Shape(1_000, 512, gpus=8), at=2)
+    yard.end(mine[0])
+    small = yard.submit("q", count=2, at=3)
+    started = yard.start(1_000, Rules(backfill=backfill))
+    assert not set(small) & set(started)

@@ -43,6 +43,7 @@ _EVENT_BYTES: Final = 128
 
 STIRRING: Final = frozenset(
     {
+        e.AccountLimited,
         e.JobAdmitted,
         e.JobEnded,
         e.JobMoved,
@@ -51,6 +52,8 @@ STIRRING: Final = frozenset(
         e.NodeChanged,
         e.NodeJoined,
         e.NodeMoved,
+        e.QueueRemoved,
+        e.QueueSet,
     }
 )
 """Events after which a job may fit that did not fit before."""

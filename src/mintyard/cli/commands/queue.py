@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from decimal import Decimal, InvalidOperation
-from typing import Annotated
+import re
+from decimal import Decimal
+from typing import Annotated, Final
 
 import msgspec
 from cyclopts import App, Parameter
@@ -19,6 +20,7 @@ from mintyard.wire.queues import InUse, Limits, Queue
 
 app = App(name="queue", help="Share the machines between queues: quotas, borrowing, who may submit.")
 _OUT, _WHERE = Output(), Where()
+_NUMBER: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 Name = Annotated[str, Parameter(help="The queue's name.")]
 Amounts = Annotated[
     str,
@@ -51,11 +53,8 @@ def parse_limits(text: str, field: str) -> Limits:
 
 
 def _gpus(text: str, field: str) -> int:
-    try:
-        milli = Decimal(text) * 1_000
-    except InvalidOperation:
-        milli = Decimal(-1)
-    if not milli.is_finite() or milli != int(milli) or not 0 <= milli <= MAX_QUOTA:
+    milli = Decimal(text) * 1_000 if _NUMBER.fullmatch(text) else Decimal(-1)
+    if milli != int(milli) or not 0 <= milli <= MAX_QUOTA:
         refuse(field, text, "write a number of GPUs such as 8 or 0.5")
     return int(milli)
 

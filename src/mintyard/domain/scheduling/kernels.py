@@ -29,6 +29,7 @@ from mintyard.domain.scheduling.layout import (
     FAILED,
     GPU_MILLI,
     GPUS,
+    HEAD,
     IDLE,
     IDLE_BITS,
     INDEX_BITS,
@@ -53,6 +54,7 @@ from mintyard.domain.scheduling.layout import (
     NO_FIT,
     ONE,
     OVER_QUOTA,
+    PATIENT,
     PLACED,
     SHARE_CPU,
     SHARE_LATENCY,
@@ -487,7 +489,8 @@ def place_kernel(kind: int) -> Callable[..., tuple[int, int]]:
                 _count(need, counted)
                 if not quota_kernel.fits(quota, job[JOB_LANE], counted):
                     job[JOB_STATUS] = OVER_QUOTA
-                    if job[JOB_HEAD]:
+                    # One that no node has room for now is no reason to bar others, unless it is the head.
+                    if job[JOB_HEAD] == HEAD or (job[JOB_HEAD] == PATIENT and need[FAILED] == 0):
                         quota_kernel.set_aside(quota, job[JOB_LANE], counted)
                     continue
             ok = eligible[need[ELIGIBLE]]

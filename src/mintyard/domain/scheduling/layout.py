@@ -68,7 +68,10 @@ JOB_STATUS: Final = 4
 JOB_LANE: Final = 5
 """Lane of its queue and account (`quota`)."""
 JOB_HEAD: Final = 6
-"""1 for the one that has waited longest for quota: where it is short, nobody behind it starts."""
+"""Who waits for quota: where a `HEAD` is short, nobody behind it starts, nor behind a `PATIENT` one that others of this round
+were quicker than."""
+HEAD: Final = 1
+PATIENT: Final = 2
 JOB_COLUMNS: Final = 7
 
 # Status of a candidate after the kernel.

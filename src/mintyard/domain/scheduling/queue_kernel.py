@@ -125,20 +125,18 @@ def _evaluator(by_kind: bool, throttled: bool, limited: bool) -> Any:
             waited = now - since[slot]
             wait_ms: Any = np.int64(np.uint64(max(waited, 0)) // np.uint64(NS_PER_MS))
             kind = wanted[np.uint64(classes[slot])]
-            allowed = (
-                (flags[slot] & ~HEAD == PRESENT | READY)
-                & (waited >= 0)
-                & (kind != SKIP)
-                & ((kind != WAITS) | (wait_ms >= patience_ms))
-            )
+            due = (flags[slot] & ~HEAD == PRESENT | READY) & (waited >= 0)
             if throttled:
-                allowed = allowed & (remaining[np.uint64(groups[slot] + 1)] > 0)
+                due = due & (remaining[np.uint64(groups[slot] + 1)] > 0)
+            asked_for = (kind != SKIP) & ((kind != WAITS) | (wait_ms >= patience_ms))
+            allowed = due & asked_for
             if limited:
                 need, room = needs[np.uint64(shapes[slot])], rooms[np.uint64(lanes[slot])]
                 short = False
                 for resource in range(4):
                     short |= (need[resource] > 0) & (need[resource] > room[resource])
-                allowed = allowed & ((not short) | (flags[slot] & HEAD != 0))
+                # A head is looked at in its turn even where its class doesn't fit: it bars those behind it.
+                allowed = due & ((asked_for & (not short)) | (flags[slot] & HEAD != 0))
             if by_kind:
                 longest, inverse = longest_ms[np.uint64(kinds[slot])], age_inverse[np.uint64(kinds[slot])]
             priority = priority_of(

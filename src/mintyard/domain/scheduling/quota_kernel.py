@@ -102,11 +102,37 @@ def short_cap(tables: Any, lane: int, need: Any) -> int:
 
 
 @njit(cache=True)
+def is_shut(tables: Any, queue: int, need: Any) -> bool:
+    """Whether a queue is shut for something that is needed."""
+    shut = False
+    for resource in range(_RESOURCES):
+        shut |= need[resource] > 0 and tables.shut[queue, resource] != 0
+    return shut
+
+
+@njit(cache=True)
+def never_fits(tables: Any, lane: int, need: Any) -> bool:
+    """Whether a lane could not start `need` even if nothing else ran."""
+    never = False
+    queue = tables.queue_of[lane]
+    for resource in range(_RESOURCES):
+        if need[resource] == 0:
+            continue
+        if queue >= 0:
+            never |= need[resource] > tables.ever[queue, resource]
+        for at in range(tables.first_cap[lane], tables.first_cap[lane + 1]):
+            never |= need[resource] > tables.cap_ever[tables.caps[at], resource]
+    return never
+
+
+@njit(cache=True)
 def set_aside(tables: Any, lane: int, need: Any) -> None:
     """Somebody who has waited long does not fit: where it is short, nobody behind it starts, and what it needs of its queue's
     nominal quota is not lent to others meanwhile. Who is short under its account's limit bars only others under that."""
     cap = short_cap(tables, lane, need)
     queue = tables.queue_of[lane]
+    if cap < 0 and queue >= 0 and is_shut(tables, queue, need):
+        return  # somebody before it waits for the same
     for resource in range(_RESOURCES):
         wanted = need[resource]
         if wanted == 0:
@@ -131,6 +157,8 @@ def blocked_by(
     ready: int,
     lanes: Any,
     classes: Any,
+    groups: Any,
+    remaining: Any,
     since: Any,
     before: int,
 ) -> Any:
@@ -141,11 +169,13 @@ def blocked_by(
     for slot in range(count):
         if flags[slot] != ready or since[slot] > before:
             continue
+        if groups[slot] >= 0 and remaining[groups[slot]] <= 0:
+            continue
         lane, need = lanes[slot], needs[classes[slot]]
         short = False
         for resource in range(_RESOURCES):
             short |= need[resource] > 0 and need[resource] > free[lane, resource]
-        if not short:
+        if not short or never_fits(tables, lane, need):
             continue
         cap = short_cap(tables, lane, need)
         queue = tables.queue_of[lane]

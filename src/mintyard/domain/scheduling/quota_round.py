@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -51,8 +51,11 @@ class RoundQuota:
         patience_ms: int,
         usage: Sequence[int] | NDArray[np.integer[Any]],
         scales: Scales | None,
+        remaining: NDArray[np.int32],
+        can_run: Callable[[int], bool],
     ) -> None:
-        """Mark the first in order of those who have waited `patience_ms` for the same queue's or account's quota."""
+        """Mark the first in order of those who have waited `patience_ms` for the same queue's or account's quota. Whoever could
+        not start anyway, whatever ends, is none: more than there ever is, a throttled array, a class that no node can run."""
         if not self.limited:
             return
         free = quota_kernel.rooms(self.tables)
@@ -65,13 +68,24 @@ class RoundQuota:
             queue_kernel.PRESENT | queue_kernel.READY,
             queue.column("lanes"),
             queue.column("classes"),
+            queue.column("groups"),
+            remaining,
             queue.column("since"),
             now - patience_ms * NS_PER_MS,
         )
+        classes = queue.column("classes")[: queue.count]
+        for class_id in np.unique(classes[keys >= 0]).tolist():
+            if not can_run(class_id):
+                keys[classes == class_id] = -1
         most = len(self.tables.cap_left) + len(self.tables.parent)
         first = queue.first_of(keys, most, now, usage, scales)
         self.heads = first[first >= 0]
         queue.column("flags")[self.heads] |= np.uint8(queue_kernel.HEAD)
+
+    def keep(self, lane: int, class_id: int) -> None:
+        """Count a job as started that has nodes reserved: quota and nodes must come together, or it never gets both."""
+        if self.limited:
+            quota_kernel.take(self.tables, lane, self._needs[class_id])
 
     def unmark(self, queue: PendingQueue) -> None:
         queue.column("flags")[self.heads] &= ~np.uint8(queue_kernel.HEAD)

@@ -70,7 +70,7 @@ class Quotas:
         self._layout = None
 
     def children(self, name: str) -> list[str]:
-        return [one.name for one in self.queues.values() if one.parent == name]
+        return sorted(one.name for one in self.queues.values() if one.parent == name)
 
     def path(self, name: str) -> Iterator[QueueSpec]:
         """The queue and those above it, as far as they are there."""

@@ -43,6 +43,10 @@ class Tables(NamedTuple):
     """`[account limits, 4]`: the same."""
     starts: NDArray[np.uint8]
     """`[queues]`."""
+    ever: NDArray[np.int64]
+    """`[queues, 4]`: what one job could have if nothing else ran."""
+    cap_ever: NDArray[np.int64]
+    """`[account limits, 4]`: the same."""
 
 
 class Lane(NamedTuple):
@@ -57,7 +61,7 @@ _NO_AMOUNTS: Final = np.zeros((0, 4), np.int64)
 _NO_FLAGS: Final = np.zeros((0, 4), np.uint8)
 NO_TABLES: Final = Tables(
     _NONE, _NONE, _NONE, _NO_AMOUNTS, _NONE, _NO_AMOUNTS, _NO_AMOUNTS, _NO_AMOUNTS, _NO_AMOUNTS, _NO_FLAGS, _NO_FLAGS,
-    np.zeros(0, np.uint8),
+    np.zeros(0, np.uint8), _NO_AMOUNTS, _NO_AMOUNTS,
 )  # fmt: skip
 """Nothing is limited."""
 
@@ -76,6 +80,9 @@ class Layout:
             if self.parent[row] >= 0:
                 self.starts[row] &= self.starts[self.parent[row]]
         self.own, self.most, self.total = _amounts(specs, self.parent)
+        self.ever = np.array([self.most_of(name) for name in names], np.int64).reshape(
+            len(names), len(RESOURCES)
+        )
         self.cap_of = {account: row for row, account in enumerate(sorted(accounts))}
         limits = [accounts[account].row(NO_LIMIT) for account in self.cap_of]
         self.cap_limits = np.array(limits, np.int64).reshape(len(limits), len(RESOURCES))
@@ -143,6 +150,8 @@ class Layout:
             np.zeros(self.own.shape, np.uint8),
             np.zeros(left.shape, np.uint8),
             self.starts,
+            self.ever,
+            self.cap_limits,
         )
 
 

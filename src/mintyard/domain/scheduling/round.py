@@ -35,6 +35,7 @@ from mintyard.domain.scheduling.layout import (
     DEMAND,
     ELIGIBLE,
     FAILED,
+    HEAD,
     JOB_CLASS,
     JOB_COLUMNS,
     JOB_GROUP,
@@ -45,6 +46,7 @@ from mintyard.domain.scheduling.layout import (
     JOB_STATUS,
     MEMBERS,
     OVER_QUOTA,
+    PATIENT,
     PLACED,
     THROTTLED,
 )
@@ -54,6 +56,7 @@ from mintyard.domain.scheduling.quota_tables import Tables
 from mintyard.domain.scheduling.reasons import Reason
 from mintyard.domain.scheduling.scoring import Policy, fragmentation_steps, parameters, set_weights
 from mintyard.domain.scheduling.shapes import ShapeTable
+from mintyard.domain.units import NS_PER_MS
 
 KINDS: Final[dict[Policy, int]] = {
     Policy.STRANDED: kernels.STRANDED,
@@ -189,7 +192,15 @@ class _Round:
         self.failing = tuple(self.classes[self.needs[:, FAILED] == 1].tolist())
 
     def run(self) -> None:
-        self.quota.mark_heads(self.queue, self.now, self.rules.patience_ms, self.usage, self.scales)
+        self.quota.mark_heads(
+            self.queue,
+            self.now,
+            self.rules.patience_ms,
+            self.usage,
+            self.scales,
+            self.remaining,
+            self._can_run,
+        )
         window = _FIRST_WINDOW
         for _ in range(self.rules.passes):
             candidates = self._candidates(window)
@@ -198,6 +209,13 @@ class _Round:
                 return
             window = min(_LARGEST_WINDOW, 4 * window)
             self._mark_failing()
+
+    def _can_run(self, class_id: int) -> bool:
+        """Whether the nodes that take work could run a class if nothing else ran."""
+        need, count = self.needs[self.local[class_id]], self.cluster.count
+        usable = self.cluster.eligible[int(need[ELIGIBLE]), :count] == 1
+        table = self.table[:, :count].astype(np.int64)
+        return int(np.where(usable, rooms_when_empty(table, need), 0).sum()) >= int(need[MEMBERS])
 
     def _mark_failing(self) -> None:
         """Find the classes for which there is no room left, so that the next window holds none of them."""
@@ -284,6 +302,7 @@ class _Round:
                 if not self._keep(int(top[last, 2]), class_index):
                     self.cant_keep.add(class_index)
                 else:
+                    self.quota.keep(int(jobs[last, JOB_LANE]), int(self.classes[class_index]))
                     self._reorder(top, jobs, end)
             start = end
 
@@ -293,7 +312,9 @@ class _Round:
         jobs[:, JOB_CLASS] = self.local[self.queue.column("classes")[slots]]
         jobs[:, JOB_GROUP] = self.queue.column("groups")[slots]
         jobs[:, JOB_LANE] = self.queue.column("lanes")[slots]
-        jobs[:, JOB_HEAD] = self.queue.column("flags")[slots] & np.uint8(queue_kernel.HEAD) != 0
+        is_head = self.queue.column("flags")[slots] & np.uint8(queue_kernel.HEAD) != 0
+        waited = self.now - self.queue.column("since")[slots] >= self.rules.patience_ms * NS_PER_MS
+        jobs[:, JOB_HEAD] = np.where(is_head, HEAD, np.where(waited, PATIENT, 0))
         sizes = self.needs[jobs[:, JOB_CLASS], MEMBERS]
         jobs[:, JOB_OFFSET] = np.cumsum(sizes) - sizes
         return jobs
