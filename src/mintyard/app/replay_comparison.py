@@ -130,6 +130,7 @@ def tables(found: Comparison) -> list[RenderableType]:
     unknown = found.unknown
     for name, count in (
         ("requests refused now", unknown.refused_now),
+        ("requests taken only now", unknown.taken_now),
         ("requests about what is not there now", unknown.without_object),
         ("attempts without a recorded end of their own", unknown.no_own_end),
     ):

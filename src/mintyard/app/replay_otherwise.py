@@ -70,6 +70,8 @@ class Unknown(msgspec.Struct):
 
     refused_now: int = 0
     """Requests that were taken when recorded and are refused now (no balance, another state)."""
+    taken_now: int = 0
+    """Jobs and arrays of a batch that were refused when recorded and are taken now."""
     without_object: int = 0
     """Requests about a job or hold that does not exist now."""
     no_own_end: int = 0
@@ -180,6 +182,8 @@ class Otherwise:
                     self._admitted(before, part)
                 elif before is not None:
                     self._count_refused(getattr(part, "code", ""))
+                elif isinstance(part, Ticket):
+                    self.unknown.taken_now += 1
         return events
 
     def _count_refused(self, code: str) -> None:
